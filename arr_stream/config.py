@@ -49,6 +49,9 @@ class SourceSettings(_Section):
         "auto",
         description="matrix of video that names none; `auto`: `bt709` from 1280 wide or 720 high on, else `bt601`",
     )
+    stop_at_damage: bool = Field(
+        False, description="end at the first packet or picture that cannot be decoded, instead of skipping it"
+    )
 
 
 class LoopSettings(_Section):

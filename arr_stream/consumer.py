@@ -30,7 +30,7 @@ class Outcome:
     """How a run ended, for consumers that write it down.
 
     Args:
-        reason: `finished`, `interrupted` (Ctrl-C), `damaged` (the source broke off) or `failed`.
+        reason: `finished`, `interrupted` (Ctrl-C), `damaged` (frames of the source are lost or unreliable) or `failed`.
         dropped: Frames that were never shown to the consumers.
         error: One line, where there was an error.
         counters: More numbers about the run; plain JSON values.

@@ -9,7 +9,7 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- NoVideoStream               12   audio only, or no stream of that number
     |   +-- NoFrames                    13   opens, but not one frame decodes
     |   +-- NoImages                    14   a folder or glob without pictures
-    |   +-- SourceDamaged               15   decoding stopped part-way; what came before is kept
+    |   +-- SourceDamaged               15   frames are lost or unreliable, or the end is missing; the rest is kept
     |   +-- SourceTooLarge              16   more pixels a frame than the limit
     |   +-- NothingInRange              18   --start, --end or --stride leave no frame
     |   +-- SourceChanged               87   not the source that the records were made of
@@ -131,10 +131,10 @@ class NoImages(SourceError):
 
 
 class SourceDamaged(SourceError):
-    """Decoding stopped part-way.
+    """Frames are lost or unreliable, or the end is missing; raised after everything that could be decoded.
 
     Attributes:
-        frames_read: How many frames were delivered before the damage.
+        frames_read: How many frames were delivered.
     """
 
     exit_code = 15

@@ -149,6 +149,7 @@ class PatchSet:
         answers: What a model said after seeing this frame.
         objects: What a detector found, where it is on this frame; empty where no query asks for objects.
         quality: How far quality was lowered to hold the frame rate, 0 for not at all; see `arr_stream.live.quality`.
+        damaged: The frame was patched up by the decoder, or may refer to one that is lost or patched up.
     """
 
     index: int
@@ -179,6 +180,7 @@ class PatchSet:
     answers: tuple[Answer, ...] = ()
     objects: tuple[DetectedObject, ...] = ()
     quality: int = 0
+    damaged: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.rows)

@@ -486,6 +486,7 @@ class Pipeline:
             flow=flow,
             latency_ms=watch.milliseconds,
             objects=self._found(state),
+            damaged=frame.damaged,
             notices=(*notices, *lost_or_found, *self._device.notices()),
         )
 

@@ -409,6 +409,7 @@ def open(
             max_frames=max_frames,
             max_pixels=settings.source.max_pixels,
             untagged_matrix=settings.source.untagged_matrix,
+            stop_at_damage=settings.source.stop_at_damage,
         )
         # After the source, which refuses what is no time, in words.
         reading = Reading(

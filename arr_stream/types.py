@@ -52,12 +52,14 @@ class Frame:
         pts_seconds: Presentation time; never decreases from one frame of a source to the next.
         rgb: `[H, W, 3]`, uint8, C-contiguous.
         captured_seconds: When a live source got it, on the clock of `time.monotonic`; None for recorded frames.
+        damaged: The decoder patched it up, or it may refer to a picture that is lost or patched up.
     """
 
     index: int
     pts_seconds: float
     rgb: ByteArray
     captured_seconds: float | None = None
+    damaged: bool = False
 
     def __post_init__(self) -> None:
         if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or self.rgb.dtype != np.uint8:

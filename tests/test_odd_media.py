@@ -85,18 +85,24 @@ def test_broken_clips_are_refused(clip: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_damage_in_mid_file_keeps_the_frames_before_it() -> None:
+@pytest.mark.parametrize(("stop", "count"), [(False, 49), (True, 28)])
+def test_damage_in_mid_file_is_skipped_or_ends_the_file(stop: bool, count: int) -> None:
     read = []
-    with open_source(data_folder(DAMAGED)) as source, pytest.raises(SourceDamaged, match="28 frames") as caught:
+    with (
+        open_source(data_folder(DAMAGED), stop_at_damage=stop) as source,
+        pytest.raises(SourceDamaged, match="1 frame was lost") as caught,
+    ):
         for frame in source.frames():
-            read.append(frame.pts_seconds)
-    assert caught.value.frames_read == len(read) == 28
-    np.testing.assert_allclose(read, np.arange(28) / 10)
+            read.append(frame)
+    assert caught.value.frames_read == len(read) == count
+    assert source.stats.lost_frames == 1
+    np.testing.assert_allclose([frame.pts_seconds for frame in read[:28]], np.arange(28) / 10)
+    assert not any(frame.damaged for frame in read[:28]) and any(frame.damaged for frame in read) != stop
 
 
 def test_a_range_that_lies_behind_the_damage_says_so() -> None:
     with pytest.raises(SourceDamaged) as caught:
-        open_source(data_folder(DAMAGED), start_seconds=3.5)
+        open_source(data_folder(DAMAGED), start_seconds=3.5, stop_at_damage=True)
     assert caught.value.frames_read == 0
 
 

@@ -51,6 +51,7 @@ class TestFields:
     def patches(self) -> PatchSet:
         said = {
             "grid": Grid.for_size((64, 64)), "parts": {"clusters": (3, "grid")}, "notices": ("one",), "quality": 2,
+            "damaged": True,
             "objects": (DetectedObject("dog", 0.75, (0.25, 0.5, 0.75, 1.0), 3),),
             "feeding": Feeding(40, 12, 1843, 9 << 20, 31.5, 48.25, "cut", "lost", 4),
         }  # fmt: skip

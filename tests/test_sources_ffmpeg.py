@@ -32,9 +32,9 @@ def read(spec: str | Path, **wish: object) -> list[Frame]:
         return list(source.frames())
 
 
-def read_until_damage(spec: Path) -> tuple[list[Frame], SourceDamaged]:
+def read_until_damage(spec: Path, *, stop: bool = False) -> tuple[list[Frame], SourceDamaged]:
     frames = []
-    with open_source(spec) as source, pytest.raises(SourceDamaged) as caught:
+    with open_source(spec, stop_at_damage=stop) as source, pytest.raises(SourceDamaged) as caught:
         for frame in source.frames():
             frames.append(frame)
     return frames, caught.value
@@ -194,19 +194,26 @@ def test_truncated_file_keeps_every_frame_before_the_cut(tmp_path: Path) -> None
         np.testing.assert_array_equal(frame.rgb, originals[frame.index].rgb)
 
 
-def test_damage_in_the_middle_keeps_what_came_before(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mp4", moving_frames(40), options={"bf": "0", "g": "100", "slices": "1"})
+@pytest.mark.parametrize("stop", [False, True])
+def test_damage_in_the_middle_is_skipped_or_ends_the_file(tmp_path: Path, stop: bool) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_frames(40), options={"bf": "0", "g": "30", "slices": "1"})
     originals = read(path)
     position, size = packets_of(path)[20]
     content = bytearray(path.read_bytes())
     content[position : position + size] = b"\xff" * size
     path.write_bytes(content)
-    frames, error = read_until_damage(path)
+    frames, error = read_until_damage(path, stop=stop)
     assert error.frames_read == len(frames)
     assert error.exit_code == 15
-    assert 18 <= len(frames) <= 20
-    for frame, original in zip(frames, originals, strict=False):
-        np.testing.assert_array_equal(frame.rgb, original.rgb)
+    assert (18 <= len(frames) <= 20) if stop else len(frames) == 39
+    missing = {frame.pts_seconds for frame in originals} - {frame.pts_seconds for frame in frames}
+    assert stop or missing == {originals[20].pts_seconds}
+    by_time = {frame.pts_seconds: frame for frame in originals}
+    for frame in frames:
+        # Up to the next keyframe, pictures refer to the lost one.
+        assert frame.damaged == (20 < by_time[frame.pts_seconds].index < 30)
+        if not frame.damaged:
+            np.testing.assert_array_equal(frame.rgb, by_time[frame.pts_seconds].rgb)
 
 
 def test_patched_up_pictures_are_delivered_and_told_of_at_the_end(tmp_path: Path) -> None:
@@ -217,7 +224,8 @@ def test_patched_up_pictures_are_delivered_and_told_of_at_the_end(tmp_path: Path
     path.write_bytes(content)
     frames, error = read_until_damage(path)
     assert len(frames) == error.frames_read == 30
-    assert "patched up" in str(error)
+    assert "20 frames were unreliable" in str(error)
+    assert [frame.index for frame in frames if frame.damaged] == list(range(10, 30))
 
 
 def test_a_wrong_header_count_is_not_damage(tmp_path: Path) -> None:

@@ -161,18 +161,36 @@ def test_no_images(tmp_path: Path, content: str) -> None:
         open_source(spec)
 
 
+@pytest.mark.parametrize("stop", [False, True])
 @pytest.mark.parametrize("broken", [1, 3])
 @pytest.mark.parametrize("how", ["cut", "garbage", "empty"])
-def test_an_unreadable_picture_is_damage(tmp_path: Path, broken: int, how: str) -> None:
+def test_an_unreadable_picture_is_skipped_and_named(tmp_path: Path, broken: int, how: str, stop: bool) -> None:
     folder = write_images(tmp_path / "pictures", moving_frames(5), suffix=".jpg")
     path = folder / f"frame{broken}.jpg"
     content = path.read_bytes()
     path.write_bytes({"cut": content[: len(content) // 2], "garbage": b"garbage" * 99, "empty": b""}[how])
+    if stop and broken == 1:
+        with pytest.raises(NotAMediaFile, match=r"frame1\.jpg"):
+            open_source(folder, stop_at_damage=True)
+        return
     read = []
-    with pytest.raises(SourceDamaged, match=f"frame{broken}.jpg") as caught, open_source(folder) as source:
+    with (
+        pytest.raises(SourceDamaged, match=rf"1 of 5 pictures cannot be read: .*frame{broken}\.jpg") as caught,
+        open_source(folder, stop_at_damage=stop) as source,
+    ):
         for frame in source.frames():
             read.append(frame)
-    assert caught.value.frames_read == len(read) == broken - 1
+    assert caught.value.frames_read == len(read) == (broken - 1 if stop else 4)
+    expected = [at / 30 for at in range(5) if at != broken - 1]
+    assert [frame.pts_seconds for frame in read] == pytest.approx(expected[: len(read)])
+    assert [frame.index for frame in read] == list(range(len(read)))
+
+
+def test_a_folder_of_unreadable_pictures_is_refused(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(NotAMediaFile, match=r"a\.png"):
+        open_source(tmp_path)
 
 
 def test_one_picture(tmp_path: Path) -> None:

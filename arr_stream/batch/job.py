@@ -90,7 +90,7 @@ class Done:
         seconds: How long it took, opening and closing included.
         outputs: Relative to the output folder.
         notices: What the user should know, one line each.
-        damaged: What was wrong with a source that broke off; None for a sound one.
+        damaged: What is lost or unreliable in the source; None for a sound one.
         attempt: Which attempt it was.
         version: Of arr-stream.
     """

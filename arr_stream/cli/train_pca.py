@@ -103,7 +103,7 @@ def gather(
 
 
 def _frames(sources: Sequence[str], every_seconds: float, max_pixels: int) -> Iterator[Frame]:
-    """Every picture, and of videos a frame every so many seconds; a damaged one gives what came before the damage."""
+    """Every picture, and of videos a frame every so many seconds; of a damaged one, what can be decoded."""
     from arr_stream.sources import open_source
 
     for spec in sources:
@@ -116,7 +116,7 @@ def _frames(sources: Sequence[str], every_seconds: float, max_pixels: int) -> It
                         due_seconds = frame.pts_seconds + spacing
                         yield frame
             except SourceDamaged as exc:
-                err.print(f"note: {exc.message}; what came before is used", soft_wrap=True, markup=False)
+                err.print(f"note: {exc.message}; the rest is used", soft_wrap=True, markup=False)
 
 
 def _report(gathered: StreamingPca, pca: Pca) -> None:

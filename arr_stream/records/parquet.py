@@ -1,8 +1,8 @@
 """Patch records as two tables in Parquet, for tools that read columns; `records.schema` says what they hold.
 
     frames.parquet    a row a frame: index, pts_seconds, keyframe, refresh_reason, keyframe_age, confidence, num_cells,
-                      latency_ms, keyframe_index, parts, query_scores, cells_scored, notices, quality, model,
-                      frame_size_wh, fine_cell_px, grid_hw, answers, more
+                      latency_ms, keyframe_index, parts, query_scores, cells_scored, notices, quality, damaged,
+                      model, frame_size_wh, fine_cell_px, grid_hw, answers, more
     cells.parquet     a row a chosen cell: frame, pts_seconds, x0, y0, x1, y1, score, scorer, query, origin, novelty,
                       level; in the order of the frames, and within a frame in that of its record
 

@@ -29,6 +29,7 @@ from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own.
 `objects` is there where a query asks for objects and a detector found some: class, score, number, and box in pixels of
 each, where it is on this frame. An object keeps its number while it is followed.
 `cached_tokens` is there where a server had computed a part of the prompt before.
+`damaged` is there, and true, on frames that the decoder patched up or that may refer to lost or patched-up ones.
 `quality` is there while quality is lowered to hold the frame rate of a live stream: how far, see
 `arr_stream.live.quality`; `notices` tell each change.
 
@@ -242,6 +243,7 @@ class FrameRecord(_Line):
     grid_hw: Annotated[SizePx | None, Written(optional=True)] = None
     objects: Annotated[list[ObjectRecord] | None, Written(optional=True)] = None
     quality: Annotated[int, Field(ge=0), Written(int, "int32", optional=True)] = 0
+    damaged: Annotated[bool, Written(bool, optional=True)] = False
     model: Annotated[FeedingRecord | None, Written(optional=True)] = None
 
 

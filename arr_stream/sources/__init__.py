@@ -21,6 +21,7 @@ def open_source(
     max_frames: int | None = None,
     max_pixels: int = 100_000_000,
     untagged_matrix: Matrix = "auto",
+    stop_at_damage: bool = False,
 ) -> Source:
     """Open whatever `spec` names and read its first frame.
 
@@ -36,6 +37,7 @@ def open_source(
         max_frames: At most so many.
         max_pixels: Refuse frames with more pixels.
         untagged_matrix: Matrix of video that names none; `auto` is BT.709 for HD and BT.601 below.
+        stop_at_damage: End at the first packet or picture that cannot be decoded, instead of skipping it.
 
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`.
@@ -46,7 +48,7 @@ def open_source(
     paths, folder, pictures, left_out = files_of(spec)
     if pictures and video_stream:
         raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
-    job = Job(paths, name, pictures, folder, left_out, span, video_stream, max_pixels, untagged_matrix)
+    job = Job(paths, name, pictures, folder, left_out, span, video_stream, max_pixels, untagged_matrix, stop_at_damage)
     if pictures:
         from arr_stream.sources.images import ImagesSource
 

@@ -93,7 +93,8 @@ class SourceStats:
         repeated_timestamps: Timestamps equal to the one before them.
         missing_timestamps: Frames without any.
         uneven_steps: Steps that differ by more than a tenth from the usual step.
-        concealed_frames: Frames that the decoder marked as damaged and patched up.
+        concealed_frames: Frames that the decoder patched up, or that may refer to lost or patched-up ones.
+        lost_frames: Frames that could not be decoded.
         undecodable_packets: Packets before the first picture that could not be decoded.
         reconnects: Times that a live source was opened anew.
         stalls: Times that it sent nothing for too long.
@@ -106,6 +107,7 @@ class SourceStats:
     missing_timestamps: int = 0
     uneven_steps: int = 0
     concealed_frames: int = 0
+    lost_frames: int = 0
     undecodable_packets: int = 0
     reconnects: int = 0
     stalls: int = 0
@@ -125,7 +127,7 @@ class Source(AbstractContextManager["Source", None], Protocol):
         """Upright frames in presentation order; one pass, after which the source is closed.
 
         Raises:
-            SourceDamaged: Decoding stopped part-way; everything before it was delivered.
+            SourceDamaged: Frames are lost or unreliable, or the end is missing; raised after what could be decoded.
             SourceTooLarge: A frame has more pixels than the limit.
         """
         ...
@@ -293,6 +295,7 @@ class Job:
     video_stream: int | None = None
     max_pixels: int = 100_000_000
     untagged_matrix: Matrix = "auto"
+    stop_at_damage: bool = False
 
 
 def too_large(name: str, size_wh: tuple[int, int], max_pixels: int, *, instead: str) -> SourceTooLarge:

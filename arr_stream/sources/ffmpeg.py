@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from fractions import Fraction
 from itertools import chain
 
@@ -12,10 +14,11 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from arr_stream.errors import NoFrames, SourceDamaged
+from arr_stream.errors import NoFrames, SourceDamaged, SourceError
 from arr_stream.sources.base import Colour, Job, OnePass, SourceInfo, SourceStats, too_large
 from arr_stream.sources.clock import Clock
 from arr_stream.sources.colour import colour_of, rgb_of
+from arr_stream.sources.damage import DamageLog, is_broken, unreliable
 from arr_stream.sources.media import (
     Media,
     Upright,
@@ -23,6 +26,7 @@ from arr_stream.sources.media import (
     decoder_of,
     next_of,
     open_media,
+    opened_video,
     reason,
 )
 from arr_stream.types import Frame
@@ -35,15 +39,22 @@ _LAST_TICK = 1 << 62
 # A seek may land late where a file's index is wrong; then it is tried again from further back, then from the beginning.
 _SEEK_LEADS_SECONDS = (0.0, 10.0)
 
+_EXACT = {"flv", "mxf"}
+"""Formats whose header tells the duration; elsewhere it is estimated, or the structure tells more."""
+
+_DURATION_TOLERANCE_SECONDS = 0.25
+_CUT_SHORT = "the file is cut short, or overwritten in part"
+_JOIN_PACKETS = 2
+
 Timed = Iterator[tuple[float, VideoFrame]]
 
 
 class FfmpegSource(OnePass):
     """A media file.
 
-    What the decoder reports as an error ends the frames: pictures that come after it cannot be told from patched-up
-    ones. Frames that it marks as damaged but shows are delivered and counted, and told of at the end. Errors before the
-    first picture are no damage (a recording that was joined part-way begins so).
+    Packets that cannot be decoded are skipped and counted as lost frames. Frames that the decoder patched up, and those
+    that may refer to lost or patched-up ones, are delivered and marked as `damaged`. The error at the end tells both,
+    and whether the file ends before its own header or structure says. See `sources.damage`.
 
     Raises:
         NotAMediaFile, NoVideoStream, NoFrames, NothingInRange, SourceTooLarge: See `arr_stream.errors`; all on
@@ -54,7 +65,8 @@ class FfmpegSource(OnePass):
     def __init__(self, job: Job) -> None:
         super().__init__()
         self._job = job
-        self._damage: str | None = None
+        self._problem: str | None = None
+        self._cut_short: str | None = None
         self._pictures_seen = 0
         self._upright = Upright()
         self._colour: Colour | None = None
@@ -75,6 +87,10 @@ class FfmpegSource(OnePass):
         self._check_size(context.width, context.height)
         self._decoder = decoder_of(self._stream)
         self._decoder.thread_type = "AUTO"
+        self._decoder.copy_opaque = True
+        entries = self._stream.index_entries
+        self._promised_ticks = entries[-1].timestamp if len(entries) else None
+        self._key_ticks = entries[0].timestamp if len(entries) and entries[0].is_keyframe else None
 
     def _release(self) -> None:
         if self._media is not None:
@@ -95,7 +111,7 @@ class FfmpegSource(OnePass):
 
     def _nothing(self) -> Exception:
         if self._pictures_seen == 0:
-            why = f": {self._damage}" if self._damage else ""
+            why = f": {self._problem}" if self._problem else ""
             return NoFrames(
                 f"{self._job.name}: not one frame can be decoded{why}", remedy="check that the file is complete"
             )
@@ -134,57 +150,104 @@ class FfmpegSource(OnePass):
 
     def _timed(self, zero_ticks: int | None) -> tuple[Clock, Timed]:
         self.stats = SourceStats()
-        self._damage = None
+        self._log = DamageLog(self.stats, None if zero_ticks else self._key_ticks)
+        self._problem = self._cut_short = None
         clock = Clock(self._tick, self._average_fps(), self.stats, zero_ticks=zero_ticks)
-        return clock, clock.times(self._pictures())
+        return clock, clock.times(self._pictures(clock))
 
-    def _pictures(self) -> Iterator[VideoFrame]:
-        """Decoded pictures in the order in which they are shown; what went wrong is left in `_damage`."""
-        sound = False
+    def _pictures(self, clock: Clock) -> Iterator[VideoFrame]:
+        """Decoded pictures in the order in which they are shown; `_log` learns what went wrong."""
+        log, first = self._log, True
+        for picture in self._decoded():
+            log.received(picture)
+            if first and clock.zero_ticks is None:
+                # A file that has lost its beginning keeps its times.
+                clock.zero_ticks = log.lost_start(picture)
+            first = False
+            self._pictures_seen += 1
+            yield picture
+
+    def _decoded(self) -> Iterator[VideoFrame]:
+        broken_off = False
         for packet in self._packets():
             try:
-                pictures = self._decoder.decode(packet)
+                yield from self._decoder.decode(packet)
             except (av.error.FFmpegError, OSError) as exc:
-                self._damage = reason(exc)
-                if sound:
+                self._problem = reason(exc)
+                if packet is None:
+                    broken_off = True
+                elif self._log.failed() and self._job.stop_at_damage:
                     return
-                self.stats.undecodable_packets += packet is not None
-                continue
-            for picture in pictures:
-                self._pictures_seen += 1
-                self.stats.concealed_frames += sound and picture.is_corrupt
-                if not sound and not picture.is_corrupt:
-                    sound, self._damage = True, None
-                yield picture
+        broken_off |= self._cut_short is not None
+        if self._log.missing(every=broken_off):
+            yield from self._decoded_again()
+        self._log.finish(every=broken_off)
+
+    def _decoded_again(self) -> Iterator[VideoFrame]:
+        """Pictures at the end that frame threads lost together with a damaged one, decoded one after the other."""
+        log, wanted = self._log, {ticket.place: ticket for ticket in self._log.pending}
+        try:
+            with opened_video(self._job) as (container, stream):
+                decoder = decoder_of(stream)
+                decoder.thread_type, decoder.copy_opaque = "SLICE", True
+                if log.last_key is not None and log.last_key.ticks is not None:
+                    container.seek(log.last_key.ticks, stream=stream)
+                demuxed = container.demux(stream)
+                while (packet := next_of(demuxed)) is not None:
+                    packet.opaque = wanted.get(packet.pos)
+                    with suppress(av.error.FFmpegError, OSError):
+                        yield from (each for each in decoder.decode(packet) if each.opaque is not None)
+        except (av.error.FFmpegError, OSError, SourceError) as exc:
+            self._problem = self._problem or str(exc)
 
     def _packets(self) -> Iterator[Packet[VideoStream] | None]:
         """Packets of the stream, then None to drain the decoder.
 
-        A packet that the demuxer marks as cut short is decoded only where others follow. At the end of a truncated file
-        it would fail, and with frame threads take sound pictures along that the decoder still holds.
+        Where recordings are joined, the counters that tell of lost data start anew, and a parser may put that to the
+        packet before. So close before a keyframe only the decoder can tell whether something is missing.
         """
-        demuxed = self._container.demux(self._stream)
-        cut_short: Packet[VideoStream] | None = None
+        waiting: deque[Packet[VideoStream]] = deque()
+        for following in self._demuxed():
+            waiting.append(following)
+            while waiting and (not waiting[0].is_corrupt or len(waiting) > _JOIN_PACKETS):
+                packet = waiting.popleft()
+                joined = any(each.is_keyframe for each in waiting)
+                self._log.sending(packet, incomplete=packet.is_corrupt and not joined)
+                yield packet
+        for packet in waiting:
+            self._log.sending(packet, incomplete=True)
+            yield packet
+        if self._media is not None and is_broken(self._media.file, self._container.format.name):
+            self._cut_short = self._cut_short or _CUT_SHORT
+        yield None
+
+    def _demuxed(self) -> Iterator[Packet[VideoStream]]:
+        """Packets of the stream to the end of the file; `_cut_short` then tells whether that is early."""
+        container, demuxed = self._container, self._container.demux()
+        promised_seconds = (container.duration or 0) / av.time_base if container.format.name in _EXACT else 0.0
+        reached_ticks, reached_seconds, incomplete = -1, 0.0, False
         while True:
             try:
                 packet = next_of(demuxed)
             except (av.error.FFmpegError, OSError) as exc:
-                yield None
-                self._damage = reason(exc)
+                self._cut_short = reason(exc)
                 return
             if packet is None:
                 break
-            # An empty packet would drain the decoder; PyAV ends with one, and AVI holds some for repeated pictures.
+            # An empty packet would drain the decoder; PyAV ends with some, and AVI holds some for repeated pictures.
             if packet.size == 0:
                 continue
-            if cut_short is not None:
-                yield cut_short
-            cut_short = packet if packet.is_corrupt else None
-            if cut_short is None:
-                yield packet
-        yield None
-        if cut_short is not None:
-            self._damage = "the file is cut short"
+            incomplete = packet.is_corrupt
+            ticks = max(packet.pts or 0, packet.dts or 0)
+            if promised_seconds:
+                # The header's duration is that of the longest stream.
+                reached_seconds = max(reached_seconds, float((ticks + (packet.duration or 0)) * packet.time_base))
+            if packet.stream_index == self._stream.index:
+                reached_ticks = max(reached_ticks, ticks)
+                yield packet  # type: ignore[misc]
+        missing = self._promised_ticks is not None and reached_ticks < self._promised_ticks
+        if incomplete or missing or reached_seconds < promised_seconds - _DURATION_TOLERANCE_SECONDS:
+            self._cut_short = _CUT_SHORT
 
     def _frames(self, timed: Timed) -> Iterator[Frame]:
         index = 0
@@ -193,16 +256,15 @@ class FfmpegSource(OnePass):
             index += 1
         if index == 0 and self._pictures_seen == 0:
             return
-        if self._damage is not None:
+        lost, concealed = self.stats.lost_frames, self.stats.concealed_frames
+        found = [self._cut_short] if self._cut_short else []
+        if lost:
+            found.append(f"{_frames_of(lost)} lost ({self._problem or 'they cannot be decoded'})")
+        if concealed:
+            found.append(f"{_frames_of(concealed)} unreliable, patched up by the decoder")
+        if found:
             raise SourceDamaged(
-                f"{self._job.name}: damaged after {index} frames were read: {self._damage}",
-                frames_read=index,
-                remedy="what came before is kept",
-            )
-        if self.stats.concealed_frames:
-            raise SourceDamaged(
-                f"{self._job.name}: {self.stats.concealed_frames} damaged pictures were patched up by the decoder;"
-                f" all {index} frames were read",
+                f"{self._job.name}: damaged: {', '.join(found)}; {_frames_of(index)} read",
                 frames_read=index,
                 remedy="what was read is kept",
             )
@@ -210,7 +272,8 @@ class FfmpegSource(OnePass):
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
         self._colour = self._colour or colour_of(picture, self._job.untagged_matrix)
-        return Frame(index, seconds, self._upright.of(picture).turn(rgb_of(picture, self._job.untagged_matrix)))
+        rgb = self._upright.of(picture).turn(rgb_of(picture, self._job.untagged_matrix))
+        return Frame(index, seconds, rgb, damaged=unreliable(picture))
 
     @property
     def _tick(self) -> Fraction:
@@ -245,3 +308,7 @@ class FfmpegSource(OnePass):
             colour=self._colour,
             start_offset_seconds=float((clock.zero_ticks or 0) * self._tick),
         )
+
+
+def _frames_of(count: int) -> str:
+    return "1 frame was" if count == 1 else f"{count} frames were"

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_stream.errors import NotAMediaFile, SourceDamaged, SourceTooLarge
 from arr_stream.extras import needed_by
-from arr_stream.sources.base import Job, OnePass, SourceInfo, too_large
+from arr_stream.sources.base import Job, OnePass, SourceInfo, SourceStats, too_large
 from arr_stream.sources.locate import content_of, public_name
 from arr_stream.types import ByteArray, Frame
 
@@ -23,18 +23,18 @@ _FORMATS = ("AVIF", "BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _IS_PREVIEW = 254
 """TIFF's tag for the kind of a page; its lowest bit marks a smaller copy of another."""
 _FPS = 30.0
+_MOST_NAMED = 3
 
 
 class ImagesSource(OnePass):
     """Pictures as frames, in the order given, 30 a second.
 
-    Pictures may differ in size and are delivered as they are. One that cannot be read is damage, like damage in the
-    middle of a file. A single file with several pictures (WebP, AVIF, TIFF) gives all of them, at its own times if it
-    has any.
+    Pictures may differ in size and are delivered as they are. One that cannot be read is skipped, and named by the
+    error at the end; the others keep their times. A single file with several pictures (WebP, AVIF, TIFF) gives all of
+    them, at its own times if it has any.
 
     Raises:
-        NotAMediaFile: The only picture cannot be read.
-        SourceDamaged: The first of several pictures cannot be read.
+        NotAMediaFile: Not one picture can be read.
         NothingInRange, SourceTooLarge: See `arr_stream.errors`.
     """
 
@@ -48,7 +48,7 @@ class ImagesSource(OnePass):
         chosen = list(job.span.select(timed, self.stats))
         if not chosen:
             raise job.span.nothing(job.name, duration)
-        frames = _frames(job, chosen)
+        frames = _frames(job, chosen, self.stats)
         self._first, self._made = next(frames), frames
         self.info = SourceInfo(
             name=job.name,
@@ -119,19 +119,30 @@ def _sequence_frames(job: Job, pictures: Iterator[tuple[float, ByteArray]]) -> I
         ) from exc
 
 
-def _frames(job: Job, chosen: Sequence[tuple[float, Path]]) -> Iterator[Frame]:
-    for index, (seconds, path) in enumerate(chosen):
+def _frames(job: Job, chosen: Sequence[tuple[float, Path]], stats: SourceStats) -> Iterator[Frame]:
+    index, unread = 0, list[NotAMediaFile]()
+    for seconds, path in chosen:
         try:
             rgb = read_picture(path, max_pixels=job.max_pixels)
         except NotAMediaFile as exc:
-            if len(job.paths) == 1:
-                raise
-            raise SourceDamaged(
-                f"{job.name}: damaged after {index} frames were read: {exc.message}",
-                frames_read=index,
-                remedy="what came before is kept; replace or remove the picture",
-            ) from exc
+            unread.append(exc)
+            stats.lost_frames += 1
+            if job.stop_at_damage:
+                break
+            continue
         yield Frame(index, seconds, rgb)
+        index += 1
+    if not unread:
+        return
+    if not index:
+        raise unread[0]
+    more = f"; {len(unread) - _MOST_NAMED} more like these" if len(unread) > _MOST_NAMED else ""
+    named = "; ".join(each.message for each in unread[:_MOST_NAMED])
+    raise SourceDamaged(
+        f"{job.name}: damaged: {len(unread)} of {len(chosen)} pictures cannot be read: {named}{more}",
+        frames_read=index,
+        remedy="the others were read; replace or remove these",
+    )
 
 
 def read_picture(path: Path, *, max_pixels: int = 100_000_000) -> ByteArray:

@@ -58,6 +58,7 @@ class Playing:
                     raise
             finally:
                 self._stats.concealed_frames += self._source.stats.concealed_frames
+                self._stats.lost_frames += self._source.stats.lost_frames
             if not self._loop or self._interrupt.stopped:
                 return
             begins_at = last + step
@@ -68,7 +69,13 @@ class Playing:
 def open_file(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Playing:
     """Open the file, to be played once or in a loop."""
     limits = settings.source
-    opener = partial(open_source, spec.target, max_pixels=limits.max_pixels, untagged_matrix=limits.untagged_matrix)
+    opener = partial(
+        open_source,
+        spec.target,
+        max_pixels=limits.max_pixels,
+        untagged_matrix=limits.untagged_matrix,
+        stop_at_damage=limits.stop_at_damage,
+    )
     return Playing(opener, loop=spec.family == "loop", interrupt=interrupt, stats=stats)
 
 

@@ -1,0 +1,315 @@
+"""Damage in media files: frames that are lost or unreliable, and files that end before they should.
+
+FFmpeg resynchronises without an error in many cases, so what it does not report is derived from the packets themselves,
+from the promises of the file's header, and from the sizes that its elements declare.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO
+
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from arr_stream.sources.base import SourceStats
+
+_MOST_REORDERED = 32
+"""A picture leaves the decoder at most this many packets after one that was sent later."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A packet that is followed through the decoder; PyAV attaches it to the picture that is decoded from it.
+
+    Args:
+        key: Decoding can start here.
+        place: Where it lies in the file, in bytes; None where the demuxer does not say.
+        ticks: Presentation time, or decoding time where there is none.
+        discard: Decoded for reference only, as an edit list demands.
+        unreliable: The packet is incomplete, or its picture may refer to one that is lost or damaged.
+        lost: Counted as lost; an error may be ascribed to a neighbour of the packet that caused it.
+    """
+
+    key: bool
+    place: int | None
+    ticks: int | None
+    discard: bool
+    unreliable: bool = False
+    lost: bool = False
+
+
+class DamageLog:
+    """Follows packets through the decoder, marks unreliable pictures, and counts what is lost.
+
+    Pictures are unreliable from damage on until the next keyframe. A file whose first packet is a keyframe promises a
+    picture for it; without one (a recording of a broadcast starts anywhere), errors before the first sound picture are
+    not damage.
+
+    Args:
+        stats: Counters to update.
+        key_ticks: Time of the file's first keyframe as its index says; a parser does not know a damaged one for one.
+
+    Attributes:
+        pending: Packets without a picture so far, oldest first.
+        last_key: The last keyframe that was sent.
+    """
+
+    def __init__(self, stats: SourceStats, key_ticks: int | None = None) -> None:
+        self.pending: deque[Ticket] = deque()
+        self.last_key: Ticket | None = None
+        self._first: Ticket | None = None
+        self._stats, self._key_ticks = stats, key_ticks
+        self._begun = self._hides = self._unreliable = False
+        self._received = 0
+        self._leading_until: int | None = None
+
+    def sending(self, packet: Packet[VideoStream], *, incomplete: bool) -> None:
+        """Note a packet before it is decoded.
+
+        Args:
+            packet: The packet; gets a ticket.
+            incomplete: Some of its data are missing.
+        """
+        ticks = packet.dts if packet.pts is None else packet.pts
+        ticket = Ticket(packet.is_keyframe, packet.pos, ticks, packet.is_discard)
+        if self._first is None:
+            self._first = ticket
+            ticket.key |= self._key_ticks is not None and self._key_ticks in (packet.pts, packet.dts)
+            self._begun = ticket.key and not ticket.discard
+        if ticket.key:
+            self.last_key = ticket
+            # Pictures that are shown before a keyframe and decoded after it may refer to those before it.
+            self._leading_until = ticks if self._unreliable else None
+            self._unreliable = False
+        self._unreliable |= incomplete
+        leading = self._leading_until is not None and ticks is not None and ticks < self._leading_until
+        ticket.unreliable = self._unreliable or leading
+        packet.opaque = ticket
+        self.pending.append(ticket)
+
+    def failed(self) -> bool:
+        """Note that the decoder refused a packet; return whether that is damage."""
+        if not self._begun:
+            self._stats.undecodable_packets += 1
+            return False
+        # With frame threads an error arrives some packets late: it belongs to the oldest one without a picture.
+        if self.pending:
+            self._lose(self.pending.popleft())
+        self._spoil()
+        return True
+
+    def received(self, picture: VideoFrame) -> None:
+        """Note a picture that was decoded."""
+        ticket = picture.opaque
+        if isinstance(ticket, Ticket):
+            self._received += 1
+            self._settle(ticket)
+            if picture.is_corrupt and self._begun:
+                ticket.unreliable = True
+                self._spoil()
+        self._stats.concealed_frames += self._begun and unreliable(picture)
+        self._begun |= not picture.is_corrupt
+
+    def missing(self, *, every: bool) -> list[Ticket]:
+        """Return the packets whose pictures should have come by the end.
+
+        Args:
+            every: The decoder is known to have broken off, so none of them is a hidden frame.
+        """
+        # PyAV does not always say so where the decoder breaks off while it is drained.
+        every = every or (self._received > 2 * _MOST_REORDERED and not self._hides)
+        lost = [ticket for ticket in self.pending if ticket.unreliable or (every and not ticket.discard)]
+        return lost if self._received else []
+
+    def finish(self, *, every: bool) -> None:
+        """Count what is `missing` as lost."""
+        for ticket in self.missing(every=every):
+            self._lose(ticket)
+        self.pending.clear()
+
+    def lost_start(self, picture: VideoFrame) -> int | None:
+        """The time in ticks of the file's first keyframe, where `picture`, the first to come, is later; None if not."""
+        first, ticket = self._first, picture.opaque
+        if first is None or not first.key or first.discard or not isinstance(ticket, Ticket) or ticket is first:
+            return None
+        if first.ticks is None or ticket.ticks is None or ticket.ticks <= first.ticks:
+            return None
+        return first.ticks
+
+    def _settle(self, ticket: Ticket) -> None:
+        """Take a ticket off the list, and those that are overdue with it."""
+        if ticket.lost:
+            ticket.lost = False
+            self._stats.lost_frames -= 1
+        if ticket not in self.pending:
+            return
+        place = self.pending.index(ticket)
+        del self.pending[place]
+        for _ in range(place - _MOST_REORDERED):
+            overdue = self.pending.popleft()
+            # Packets without a picture are normal (hidden frames, second fields), but not in the middle of damage.
+            if overdue.unreliable and self._begun:
+                self._lose(overdue)
+            else:
+                self._hides = True
+
+    def _lose(self, ticket: Ticket) -> None:
+        ticket.lost = True
+        self._stats.lost_frames += 1
+
+    def _spoil(self) -> None:
+        """Mark what was sent and has not come yet as unreliable, up to a keyframe."""
+        for ticket in self.pending:
+            if ticket.key:
+                return
+            ticket.unreliable = True
+        self._unreliable = True
+
+
+def unreliable(picture: VideoFrame) -> bool:
+    """Whether a picture is damaged, or may refer to one that is."""
+    ticket = picture.opaque
+    return picture.is_corrupt or (isinstance(ticket, Ticket) and ticket.unreliable)
+
+
+def is_broken(file: IO[bytes], container: str) -> bool:
+    """Whether a file's structure is broken: an element is not whole, or lies where none can.
+
+    FFmpeg resynchronises there without an error. The walk reads the heads of elements only.
+
+    Args:
+        file: The file; its position stays as it is.
+        container: FFmpeg's name of its format; those that are not known here are taken to be whole.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    check = _CHECKS.get(container)
+    if check is None:
+        return False
+    place = file.tell()
+    try:
+        return not check(file, file.seek(0, os.SEEK_END))
+    finally:
+        file.seek(place)
+
+
+_SEGMENT, _CLUSTER, _BLOCK_GROUP, _TRACKS, _TRACK = 0x18538067, 0x1F43B675, 0xA0, 0x1654AE6B, 0xAE
+_BLOCKS, _TRACK_NUMBER = (0xA1, 0xA3), 0xD7
+_UNKNOWN_SIZE = -1
+
+
+def _whole_matroska(file: IO[bytes], size: int) -> bool:
+    """Walk over the elements of the segment; blocks must belong to a track, and elements end within their parents."""
+    place, ends, tracks = 0, [size], set[int]()
+    while place < size:
+        while place >= ends[-1]:
+            if place != ends.pop():
+                return False
+            if len(ends) == 1:
+                # FFmpeg does not read what follows the segment either.
+                return True
+        file.seek(place)
+        head = file.read(24)
+        name = _variable_int(head, 0, most=4)
+        length = name and _variable_int(head, name[1], most=8)
+        if not name or not length:
+            return False
+        identity, start = int.from_bytes(head[: name[1]]), name[1] + length[1]
+        end = ends[-1] if length[0] == _UNKNOWN_SIZE else place + start + length[0]
+        if end > ends[-1]:
+            return False
+        place += start
+        if identity in (_SEGMENT, _CLUSTER, _BLOCK_GROUP, _TRACKS, _TRACK):
+            # A cluster of unknown size ends where the next element of the segment begins.
+            if length[0] != _UNKNOWN_SIZE or identity == _SEGMENT:
+                ends.append(end)
+            continue
+        if identity == _TRACK_NUMBER:
+            tracks.add(int.from_bytes(head[start : start + length[0]]))
+        elif identity in _BLOCKS:
+            track = _variable_int(head, start, most=8)
+            if track is None or track[0] not in tracks:
+                return False
+        place = end
+    return place == size
+
+
+def _variable_int(head: bytes, start: int, *, most: int) -> tuple[int, int] | None:
+    """A number of EBML, -1 for an unknown one, and how many bytes it takes; None where none can be."""
+    if start >= len(head) or not head[start]:
+        return None
+    count = 9 - head[start].bit_length()
+    if count > most or start + count > len(head):
+        return None
+    mask = (1 << 7 * count) - 1
+    value = int.from_bytes(head[start : start + count]) & mask
+    if most == 4:
+        return None if value == mask else (value, count)
+    return (_UNKNOWN_SIZE if value == mask else value), count
+
+
+def _whole_riff(file: IO[bytes], size: int) -> bool:
+    place = 0
+    while place + 8 <= size:
+        file.seek(place)
+        head = file.read(8)
+        if head[:4] != b"RIFF":
+            return True
+        length = int.from_bytes(head[4:], "little")
+        # Some writers count the head as well; recorders that are switched off leave 0.
+        if place + length > size:
+            return False
+        place += 8 + length + length % 2 if length else size
+    return True
+
+
+def _whole_boxes(file: IO[bytes], size: int) -> bool:
+    place = 0
+    while place + 8 <= size:
+        file.seek(place)
+        head = file.read(16)
+        length = int.from_bytes(head[:4])
+        if length == 1:
+            length = int.from_bytes(head[8:])
+        if length < 8 or not head[4:8].isalnum():
+            # 0 reaches to the end of the file; anything else is padding.
+            return True
+        place += length
+    return place <= size
+
+
+def _whole_tags(file: IO[bytes], size: int) -> bool:
+    """Walk over the tags of an FLV file: sound, pictures with the kind of each, or data."""
+    place = 9 + 4
+    while place < size:
+        file.seek(place)
+        head = file.read(12)
+        place += 11 + int.from_bytes(head[1:4]) + 4
+        if place > size or head[0] & 31 not in (8, 9, 18) or (head[0] & 31 == 9 and not head[11] & 0x70):
+            return False
+    return True
+
+
+def _whole_packets(file: IO[bytes], size: int) -> bool:
+    """Transport streams are rows of packets of 188 bytes, in some files with 4 before or 16 after each."""
+    file.seek(0)
+    head = file.read(4 + 2 * 204)
+    for length, start in ((188, 0), (192, 4), (204, 0)):
+        if len(head) > start + length and head[start] == head[start + length] == 0x47:
+            return size % length == 0
+    return True
+
+
+_CHECKS: dict[str, Callable[[IO[bytes], int], bool]] = {
+    "matroska,webm": _whole_matroska,
+    "avi": _whole_riff,
+    "flv": _whole_tags,
+    "mov,mp4,m4a,3gp,3g2,mj2": _whole_boxes,
+    "mpegts": _whole_packets,
+}
