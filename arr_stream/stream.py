@@ -170,7 +170,7 @@ class Stream:
     def notices(self) -> tuple[str, ...]:
         """What the user should know before the first frame, one line each."""
         cells = self.grid.cells
-        notices = []
+        notices = list(self.source.info.notices)
         if self.settings.selection.budget == "auto" and cells <= DEFAULT_TOKENS:
             notices.append(
                 f"all {cells} cells of each frame are chosen: the budget `auto` is {DEFAULT_TOKENS}; try 10%"

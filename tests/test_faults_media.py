@@ -19,6 +19,7 @@ from arr_stream.outputs import annotated_video, records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.run import run
+from arr_stream.sources import open_source
 from arr_stream.types import ByteArray
 from tests.fault_helpers import decoded
 from tests.media import moving_frames, write_video
@@ -107,6 +108,27 @@ def test_a_clock_that_is_set_back_goes_on_by_one_step(tmp_path: Path) -> None:
     source.write_bytes((tmp_path / "a.ts").read_bytes() + (tmp_path / "b.ts").read_bytes())
     times = check(source, tmp_path, 20)
     assert np.allclose(np.diff(times), STEP, atol=0.003)
+
+
+@pytest.mark.parametrize("counts", [(60, 60), (20, 60, 40), (60, 20, 50)])
+@pytest.mark.parametrize("start_seconds", [0.5, 1.0, 2.6, 3.9])
+def test_a_start_in_joined_recordings_goes_by_the_times_of_the_frames(
+    tmp_path: Path, counts: tuple[int, ...], start_seconds: float
+) -> None:
+    source = tmp_path / "joined.ts"
+    parts = [
+        write_video(tmp_path / f"{n}.ts", moving_frames(count, seed=n), fps=25, options={"g": "10"}, audio=True)
+        for n, count in enumerate(counts)
+    ]
+    source.write_bytes(b"".join(part.read_bytes() for part in parts))
+    with open_source(source) as whole:
+        expected = [frame for frame in whole.frames() if frame.pts_seconds >= start_seconds - 1e-6]
+    stream = arr_stream.open(source, settings=SETTINGS, start_seconds=start_seconds)
+    joined_seconds = counts[0] * STEP
+    assert any("clock starts anew" in notice for notice in stream.notices) == (start_seconds > joined_seconds)
+    got = list(stream.source.frames())
+    assert [frame.pts_seconds for frame in got] == pytest.approx([frame.pts_seconds for frame in expected])
+    assert all(np.array_equal(one.rgb, other.rgb) for one, other in zip(got, expected, strict=True))
 
 
 def test_a_clock_that_stands_still(tmp_path: Path) -> None:

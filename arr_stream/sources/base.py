@@ -62,6 +62,7 @@ class SourceInfo:
         live: Frames come when they come, whether or not anybody is ready for them.
         colour: Colours of the first video picture; None for pictures and browsers.
         left_out: Names of files in the folder or glob that are not read.
+        notices: What the user should know of how it is read, one line each.
     """
 
     name: str
@@ -80,6 +81,7 @@ class SourceInfo:
     live: bool = False
     colour: Colour | None = None
     left_out: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

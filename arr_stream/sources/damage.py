@@ -177,6 +177,11 @@ def unreliable(picture: VideoFrame) -> bool:
     return picture.is_corrupt or (isinstance(ticket, Ticket) and ticket.unreliable)
 
 
+def place_of(picture: VideoFrame) -> int | None:
+    """Where in the file, in bytes, a picture's packet lies; None where that is not known."""
+    return picture.opaque.place if isinstance(picture.opaque, Ticket) else None
+
+
 def is_broken(file: IO[bytes], container: str) -> bool:
     """Whether a file's structure is broken: an element is not whole, or lies where none can.
 

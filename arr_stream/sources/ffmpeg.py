@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from itertools import chain
+from typing import Any
 
 import av
 import av.error
+from av.container import Flags
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
@@ -18,7 +20,7 @@ from arr_stream.errors import NoFrames, SourceDamaged, SourceError
 from arr_stream.sources.base import Colour, Job, OnePass, SourceInfo, SourceStats, too_large
 from arr_stream.sources.clock import Clock
 from arr_stream.sources.colour import colour_of, rgb_of
-from arr_stream.sources.damage import DamageLog, is_broken, unreliable
+from arr_stream.sources.damage import DamageLog, is_broken, place_of, unreliable
 from arr_stream.sources.media import (
     Media,
     Upright,
@@ -35,6 +37,9 @@ _ANIMATIONS = {"gif", "apng"}
 
 _LAST_TICK = 1 << 62
 """FFmpeg counts ticks in 64 bits with a sign."""
+
+_JOINABLE = {"mpegts", "mpeg", "flv"}
+"""Formats of which parts can be joined end to end, with a clock that starts anew in each."""
 
 # A seek may land late where a file's index is wrong; then it is tried again from further back, then from the beginning.
 _SEEK_LEADS_SECONDS = (0.0, 10.0)
@@ -67,6 +72,7 @@ class FfmpegSource(OnePass):
         self._job = job
         self._problem: str | None = None
         self._cut_short: str | None = None
+        self._notices: tuple[str, ...] = ()
         self._pictures_seen = 0
         self._upright = Upright()
         self._colour: Colour | None = None
@@ -126,14 +132,45 @@ class FfmpegSource(OnePass):
         start = self._job.span.start_seconds
         if not start:
             return clock, chain([first], timed)
-        for lead in _SEEK_LEADS_SECONDS:
-            found = self._sought(clock.zero_ticks or 0, start, lead)
-            if found is not None:
-                return found
+        most_place = self._place_of(start, clock.zero_ticks or 0)
+        if most_place is not None:
+            for lead in _SEEK_LEADS_SECONDS:
+                found = self._sought(clock.zero_ticks or 0, start, lead)
+                if found is not None and (found[2] or 0) <= most_place:
+                    return found[:2]
+        else:
+            self._notices = (f"{self._job.name}: its clock starts anew before {start:g} s, so all of it is decoded",)
         self._open()
         return self._timed(None)
 
-    def _sought(self, zero_ticks: int, start_seconds: float, lead_seconds: float) -> tuple[Clock, Timed] | None:
+    def _place_of(self, start_seconds: float, zero_ticks: int) -> int | None:
+        """Where in the file, in bytes, a time is reached at the latest; None where the clock starts anew before.
+
+        Seeking goes by the file's own times, which are ambiguous where recordings were joined. Nothing is decoded.
+        """
+        if self._container.format.name not in _JOINABLE:
+            return _LAST_TICK
+        last, end = None, zero_ticks + start_seconds / self._tick
+        with opened_video(self._job) as (container, stream):
+            whole_packets: Any = Flags.no_parse | Flags.no_fillin
+            container.flags |= whole_packets.value
+            demuxed = container.demux(stream)
+            with suppress(av.error.FFmpegError, OSError):
+                while (packet := next_of(demuxed)) is not None:
+                    ticks = packet.pts if packet.dts is None else packet.dts
+                    if ticks is None:
+                        continue
+                    if last is not None and ticks < last:
+                        return None
+                    if ticks > end and packet.pos is not None:
+                        return packet.pos
+                    last = ticks
+        return _LAST_TICK
+
+    def _sought(
+        self, zero_ticks: int, start_seconds: float, lead_seconds: float
+    ) -> tuple[Clock, Timed, int | None] | None:
+        """Timed pictures from a seek on, and the place in the file of the first; None where it fails or comes late."""
         target = min(zero_ticks + int((start_seconds - lead_seconds) / self._tick), _LAST_TICK)
         if target <= zero_ticks:
             return None
@@ -146,7 +183,7 @@ class FfmpegSource(OnePass):
         first = next(timed, None)
         if first is None or first[1].pts is None or first[0] > start_seconds:
             return None
-        return clock, chain([first], timed)
+        return clock, chain([first], timed), place_of(first[1])
 
     def _timed(self, zero_ticks: int | None) -> tuple[Clock, Timed]:
         self.stats = SourceStats()
@@ -307,6 +344,7 @@ class FfmpegSource(OnePass):
             path=self._job.folder,
             colour=self._colour,
             start_offset_seconds=float((clock.zero_ticks or 0) * self._tick),
+            notices=self._notices,
         )
 
 
