@@ -53,6 +53,8 @@ class Frame:
         rgb: `[H, W, 3]`, uint8, C-contiguous.
         captured_seconds: When a live source got it, on the clock of `time.monotonic`; None for recorded frames.
         damaged: The decoder patched it up, or it may refer to a picture that is lost or patched up.
+        clock_part: How often the clock of a file has started anew before this frame.
+        clock_shift_seconds: By how much `pts_seconds` is later for that than by the file's own clock.
     """
 
     index: int
@@ -60,6 +62,8 @@ class Frame:
     rgb: ByteArray
     captured_seconds: float | None = None
     damaged: bool = False
+    clock_part: int = 0
+    clock_shift_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or self.rgb.dtype != np.uint8:

@@ -169,7 +169,7 @@ class AnnotatedVideo:
             self._note_pause(writer, last_seconds, end_seconds, more_seconds + LONGEST_SECONDS)
         if self._audio is not None:
             with writer.encoding():
-                self._audio.advance(writer.last_seconds)
+                self._audio.advance(writer.last_seconds, frame)
 
     def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
         """The annotated picture, `[H, W, 3]` uint8 of the video's size; `frame` stays as it is."""

@@ -1,13 +1,19 @@
-"""The source's own sound beside the annotated pictures: copied where browsers can play it, else encoded as AAC."""
+"""The source's own sound beside the annotated pictures: copied where browsers can play it, else encoded as AAC.
+
+Sound follows the clock of the pictures. Where the clock of a file starts anew (joined recordings), frames say by how
+much their times are later than those of the file, and the sound of that part is moved by the same amount; gaps are
+filled with silence and overlaps left out.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import av.error
 from av.audio.frame import AudioFrame
@@ -18,12 +24,21 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from arr_stream.errors import SourceError
-from arr_stream.sources.media import moving_pictures, next_of, open_media, reason
+from arr_stream.sources.media import JOINABLE, moving_pictures, next_of, open_media, reason
+from arr_stream.types import Frame
 
 COPIED = frozenset({"aac", "mp3", "opus", "flac"})
 """What MP4 holds and browsers play. AC-3, Vorbis and the rest are encoded anew."""
 
 Sound: TypeAlias = "Packet[Any]"
+
+
+class Piece(NamedTuple):
+    """A packet and the part of the file that it belongs to, see `_Parts`."""
+
+    packet: Sound
+    part: int
+
 
 _AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
 _AAC_FRAME_SAMPLES = 1024
@@ -31,17 +46,23 @@ _AAC_BITS_PER_CHANNEL = 96_000
 _LOOKAHEAD_PACKETS = 256
 _TOUCHES_SECONDS = 0.001
 """A packet that ends where the output begins primes the decoder, and is kept."""
+_LONGEST_SILENCE_SECONDS = 10.0
+"""Longer gaps are left to the container, instead of being encoded."""
+_CONTINUES_SECONDS = 0.5
+"""Sound that begins so close to the end of what came before may continue it."""
+_RESAMPLING = {"async": "1", "min_hard_comp": "0.01"}
+"""Fill gaps and trim overlaps from 10 ms on, without a change of speed."""
 
 
 class SourceAudio:
     """Brings the first audio stream of a source into an output, a little at a time, so that memory stays small.
 
-    Must be made before the output gets its first packet.
+    Must be made before the output gets its first packet. Whatever is wrong with the sound ends the sound alone.
 
     Args:
         output: An open container.
         path: The source.
-        origin_seconds: Time in the source's container that is 0.0 in the output; what ends before is left out.
+        origin_seconds: Time in the source's container that is 0.0 in the output, where its clock never started anew.
 
     Attributes:
         notices: One line for every reason why sound is missing.
@@ -52,8 +73,9 @@ class SourceAudio:
         self._output = output
         self._origin = origin_seconds
         self._name = path.name
-        self._held: Sound | None = None
-        self._video_seen = float("-inf")
+        self._held: Piece | None = None
+        self._video_seen = self._ended = -math.inf
+        self._parts = _Parts(origin_seconds)
         self._track: _Copied | _Encoded | None = None
         self._media = None
         try:
@@ -73,24 +95,18 @@ class SourceAudio:
         context: object = stream.codec_context
         if context is None:
             raise ValueError("FFmpeg has no decoder for it")
-        if self._origin > 1.0:
+        if self._origin > 1.0 and container.format.name not in JOINABLE:
             # Not every format can; packets before the origin are then read and passed over.
             with contextlib.suppress(av.error.FFmpegError, OSError):
                 container.seek(int((self._origin - 0.5) * av.time_base))
-        self._track = (_Copied if _can_copy(stream) else _Encoded)(self._output, stream, self._origin)
-        self._packets = self._demuxed([stream, *moving_pictures(container)[:1]])
+        self._track = (_Copied if _can_copy(stream) else _Encoded)(self._output, stream)
+        self._pieces = self._demuxed([stream, *moving_pictures(container)[:1]])
 
-    def advance(self, until_seconds: float) -> None:
-        """Bring over what begins before `until_seconds` of the output."""
-        while self._track is not None:
-            packet = self._held or next(self._packets, None)
-            self._held = None
-            if packet is None:
-                return
-            if self._begins(packet) >= until_seconds:
-                self._held = packet
-                return
-            self._bring(packet)
+    def advance(self, until_seconds: float, frame: Frame) -> None:
+        """Bring over what begins before `until_seconds` of the output, where `frame` begins."""
+        self._parts.learn(frame.clock_part, frame.clock_shift_seconds)
+        with self._ending_alone(until_seconds):
+            self._advance(until_seconds)
 
     def finish(self, *, last_seconds: float, end_seconds: float, whole: bool) -> None:
         """Bring over the rest: to the end of the pictures, or of the sound where the pictures were shown to their end.
@@ -99,11 +115,12 @@ class SourceAudio:
             last_seconds, end_seconds: When the last picture begins and ends, in the output.
             whole: The run was not cut short by an error.
         """
-        if self._track is not None:
-            self.advance(end_seconds)
-            if whole:
+        with self._ending_alone(end_seconds):
+            self._advance(end_seconds)
+            if whole and self._track is not None:
                 self._bring_tail(last_seconds)
-            self._track.flush()
+            if self._track is not None:
+                self._track.flush()
         self.close()
 
     def close(self) -> None:
@@ -113,17 +130,40 @@ class SourceAudio:
             self._media.close()
             self._media = None
 
+    @contextlib.contextmanager
+    def _ending_alone(self, at_seconds: float) -> Iterator[None]:
+        """Drop the sound where FFmpeg refuses it; a disk that refuses to be written to concerns the pictures too."""
+        try:
+            yield
+        except OSError:
+            raise
+        except (av.error.FFmpegError, ValueError) as exc:
+            self._track = None
+            self.notices.append(f"sound ends at {at_seconds:.1f} s: {self._name}: {reason(exc)}")
+
+    def _advance(self, until_seconds: float) -> None:
+        parts = self._parts
+        while self._track is not None:
+            piece = self._held or next(self._pieces, None)
+            self._held = None
+            if piece is None:
+                return
+            if parts.begins(piece) >= until_seconds and not parts.join(piece, self._ended, until_seconds):
+                self._held = piece
+                return
+            self._bring(piece)
+
     def _bring_tail(self, last_seconds: float) -> None:
         """Sound goes on after the last picture shown: keep it, unless pictures that were not asked for do too."""
-        packets = itertools.chain([self._held] if self._held else [], self._packets)
+        pieces = itertools.chain([self._held] if self._held else [], self._pieces)
         # Interleaved files bring a picture within seconds of sound; past that there are no more.
-        for ahead in (list(itertools.islice(packets, _LOOKAHEAD_PACKETS)), packets):
-            for packet in ahead:
+        for ahead in (list(itertools.islice(pieces, _LOOKAHEAD_PACKETS)), pieces):
+            for piece in ahead:
                 if self._video_seen > last_seconds + 0.001:
                     return
-                self._bring(packet)
+                self._bring(piece)
 
-    def _demuxed(self, streams: list[AudioStream | VideoStream]) -> Iterator[Sound]:
+    def _demuxed(self, streams: list[AudioStream | VideoStream]) -> Iterator[Piece]:
         assert self._media is not None
         demuxed = self._media.container.demux(streams)
         while True:
@@ -136,39 +176,100 @@ class SourceAudio:
                 return
             if packet.pts is None and packet.dts is None:
                 continue
+            piece = Piece(packet, self._parts.part_of(packet))
             if packet.stream.type == "video":
-                self._video_seen = max(self._video_seen, self._begins(packet))
-            elif packet.size and self._begins(packet) + _seconds(packet.duration, packet) > -_TOUCHES_SECONDS:
-                yield packet
+                self._video_seen = max(self._video_seen, self._parts.begins(piece))
+            elif packet.size:
+                yield piece
 
-    def _begins(self, packet: Sound) -> float:
-        return _seconds(packet.dts if packet.pts is None else packet.pts, packet) - self._origin
-
-    def _bring(self, packet: Sound) -> None:
+    def _bring(self, piece: Piece) -> None:
         assert self._track is not None
-        problem = self._track.bring(packet)
+        begins = self._parts.begins(piece)
+        ends = begins + _seconds(piece.packet.duration, piece.packet)
+        # What ends before the output begins, or lies in a part without pictures, is left out.
+        if not -_TOUCHES_SECONDS < ends < math.inf:
+            return
+        self._ended = ends
+        problem = self._track.bring(piece.packet, begins)
         if problem and not self.notices:
             self.notices.append(f"sound has gaps: {self._name}: {problem}")
 
 
-class _Copied:
-    """Packets as they are, at shifted times."""
+class _Parts:
+    """The parts of a file in each of which its clock runs on, and how much later they are in the output.
 
-    def __init__(self, output: OutputContainer, stream: AudioStream, origin_seconds: float) -> None:
+    Sound belongs to the part in which it lies in the file. A part begins with a picture or with sound whose decoding
+    time is before the one that came before it; its shift is known once one of its pictures was shown.
+    """
+
+    def __init__(self, origin_seconds: float) -> None:
+        self._origin = origin_seconds
+        self._shifts: dict[int, float] = {}
+        self._newest: dict[str, int] = {"video": 0, "audio": 0}
+        self._last: dict[str, float] = {}
+        self._starts: list[int] = []
+
+    def learn(self, part: int, shift_seconds: float) -> None:
+        """A picture of a part is shown, so much later than the file says."""
+        self._shifts[part] = shift_seconds
+
+    def part_of(self, packet: Sound) -> int:
+        """The part of a packet; to be asked of every packet, in the order of the file."""
+        kind = packet.stream.type
+        seconds = _seconds(packet.pts if packet.dts is None else packet.dts, packet)
+        back = seconds < self._last.get(kind, -math.inf) - _TOUCHES_SECONDS
+        self._last[kind] = seconds
+        if kind == "video":
+            if back:
+                self._newest["video"] += 1
+                self._starts.append(packet.pos if packet.pos is not None else -1)
+        else:
+            # Demuxers hold sound back: what lies before the first picture of a part may come after it.
+            by_place = sum(packet.pos is None or start <= packet.pos for start in self._starts)
+            self._newest["audio"] = max(self._newest["audio"] + (back and by_place <= self._newest["audio"]), by_place)
+        return self._newest[kind]
+
+    def join(self, piece: Piece, ended_seconds: float, until_seconds: float) -> bool:
+        """Take a part to have the newest shift, where pictures went on without another; return whether it does.
+
+        Decoding times may go back where presentation times do not.
+        """
+        newest = max(self._shifts, default=None)
+        if newest is None or piece.part <= newest:
+            return False
+        begins = self._shifted(piece.packet, newest)
+        if abs(begins - ended_seconds) > _CONTINUES_SECONDS or until_seconds - begins < 2 * _CONTINUES_SECONDS:
+            return False
+        self._shifts[piece.part] = self._shifts[newest]
+        return True
+
+    def begins(self, piece: Piece) -> float:
+        """When a packet begins in the output: -inf in a part before the first that is shown, inf if not known yet."""
+        if piece.part not in self._shifts:
+            return math.inf if piece.part > max(self._shifts, default=-1) else -math.inf
+        return self._shifted(piece.packet, piece.part)
+
+    def _shifted(self, packet: Sound, part: int) -> float:
+        return _own_seconds(packet) - self._origin + self._shifts[part]
+
+
+class _Copied:
+    """Packets as they are, at other times."""
+
+    def __init__(self, output: OutputContainer, stream: AudioStream) -> None:
         self._output = output
         self._stream = output.add_stream_from_template(stream)
-        self._shift = round(Fraction(origin_seconds) / (stream.time_base or Fraction(1, av.time_base)))
         self._last: int | None = None
 
-    def bring(self, packet: Sound) -> str | None:
-        time = packet.dts if packet.dts is not None else packet.pts
-        assert time is not None
-        if self._last is not None and time <= self._last:
-            return "timestamps go backwards"
-        self._last = time
-        packet.dts = time - self._shift
-        packet.pts = packet.dts if packet.pts is None else packet.pts - self._shift
-        packet.stream = self._stream
+    def bring(self, packet: Sound, begins_seconds: float) -> str | None:
+        """Write a packet that begins then; one that overlaps what was written is left out."""
+        pts = round(begins_seconds / packet.time_base)
+        own = packet.dts if packet.pts is None else packet.pts
+        dts = pts if packet.dts is None or own is None else pts + packet.dts - own
+        if self._last is not None and dts <= self._last:
+            return None
+        self._last = dts + max(0, (packet.duration or 0) // 2)
+        packet.pts, packet.dts, packet.stream = pts, dts, self._stream
         self._output.mux(packet)
         return None
 
@@ -177,48 +278,77 @@ class _Copied:
 
 
 class _Encoded:
-    """Decoded and encoded as AAC, at shifted times."""
+    """Decoded and encoded as AAC, at other times."""
 
-    def __init__(self, output: OutputContainer, stream: AudioStream, origin_seconds: float) -> None:
-        rate = stream.sample_rate if stream.sample_rate in _AAC_RATES else 48_000
+    def __init__(self, output: OutputContainer, stream: AudioStream) -> None:
+        self._rate = stream.sample_rate if stream.sample_rate in _AAC_RATES else 48_000
         channels = 1 if stream.channels == 1 else 2
-        layout = "mono" if channels == 1 else "stereo"
-        self._output, self._origin = output, origin_seconds
-        self._stream = output.add_stream("aac", rate=rate, layout=layout, bit_rate=_AAC_BITS_PER_CHANNEL * channels)
-        self._resampler = AudioResampler("fltp", layout, rate, frame_size=_AAC_FRAME_SAMPLES)
+        self._layout = "mono" if channels == 1 else "stereo"
+        self._output = output
+        self._stream = output.add_stream(
+            "aac", rate=self._rate, layout=self._layout, bit_rate=_AAC_BITS_PER_CHANNEL * channels
+        )
+        self._resampler: AudioResampler | None = None
+        self._form: tuple[object, ...] = ()
+        self._end_seconds = -math.inf
+        self._next = -(1 << 62)
 
-    def bring(self, packet: Sound) -> str | None:
+    def bring(self, packet: Sound, begins_seconds: float) -> str | None:
+        """Encode a packet that begins then."""
         try:
             frames = packet.decode()
         except (av.error.FFmpegError, OSError) as exc:
             return reason(exc)
+        own = _own_seconds(packet)
         for frame in frames:
-            if isinstance(frame, AudioFrame):
-                self._encode(frame)
+            if isinstance(frame, AudioFrame) and frame.pts is not None:
+                self._encode(frame, float(frame.pts * (frame.time_base or packet.time_base)) - own + begins_seconds)
         return None
 
     def flush(self) -> None:
-        for frame in self._resampler.resample(None):
-            self._output.mux(self._stream.encode(frame))
+        self._flush_resampler()
         self._output.mux(self._stream.encode(None))
 
-    def _encode(self, frame: AudioFrame) -> None:
-        time_base = frame.time_base or Fraction(1, frame.sample_rate)
-        if frame.pts is None:
+    def _encode(self, frame: AudioFrame, begins_seconds: float) -> None:
+        ends_seconds = begins_seconds + frame.samples / frame.sample_rate
+        if ends_seconds <= max(0.0, self._end_seconds):
             return
-        begins = frame.pts * time_base - Fraction(self._origin)
-        if begins + Fraction(frame.samples, frame.sample_rate) <= 0:
-            return
-        frame.pts = round(begins * frame.sample_rate)
+        form = (frame.format.name, frame.layout.name, frame.sample_rate)
+        if form != self._form or begins_seconds - self._end_seconds > _LONGEST_SILENCE_SECONDS:
+            self._flush_resampler()
+            self._form = form
+            self._resampler = AudioResampler(
+                "fltp", self._layout, self._rate, frame_size=_AAC_FRAME_SAMPLES, options=_RESAMPLING
+            )
+        assert self._resampler is not None
+        self._end_seconds = ends_seconds
+        frame.pts = round(begins_seconds * frame.sample_rate)
         frame.time_base = Fraction(1, frame.sample_rate)
-        for ready in self._resampler.resample(frame):
-            self._output.mux(self._stream.encode(ready))
+        self._write(self._resampler.resample(frame))
+
+    def _flush_resampler(self) -> None:
+        if self._resampler is not None:
+            self._write(self._resampler.resample(None))
+            self._resampler = None
+
+    def _write(self, frames: list[AudioFrame]) -> None:
+        for frame in frames:
+            # Between two resamplers, times are rounded twice.
+            frame.pts = max(frame.pts or 0, self._next)
+            self._next = frame.pts + frame.samples
+            self._output.mux(self._stream.encode(frame))
 
 
 def _can_copy(stream: AudioStream) -> bool:
     name = stream.codec_context.codec.canonical_name
+    if name == "mp3" and stream.sample_rate < 16_000:
+        return False  # refused by the container
     # Transport streams carry AAC with a header on every packet instead of one in front; MP4 has no place for those.
     return name in COPIED and (name != "aac" or bool(stream.codec_context.extradata))
+
+
+def _own_seconds(packet: Sound) -> float:
+    return _seconds(packet.dts if packet.pts is None else packet.pts, packet)
 
 
 def _seconds(ticks: int | None, packet: Sound) -> float:

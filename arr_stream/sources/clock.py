@@ -43,12 +43,16 @@ class Clock:
         fps: Frames a second as the container tells, for the usual step until steps have been seen.
         stats: Counters to keep.
         zero_ticks: The timestamp that is 0.0 s; None takes that of the first picture.
+
+    Attributes:
+        part: How often the source's clock has restarted, or resumed, before the last picture.
     """
 
     def __init__(
         self, tick_seconds: Fraction, fps: float | None, stats: SourceStats, *, zero_ticks: int | None = None
     ) -> None:
         self.zero_ticks = zero_ticks
+        self.part = 0
         self._tick = tick_seconds
         self._stats = stats
         step_seconds = Fraction(1 / fps).limit_denominator(1_000_000) if fps else _FALLBACK_STEP_SECONDS
@@ -59,6 +63,11 @@ class Clock:
         self._shift = 0.0
         self._last: float | None = None
         self._last_pts: int | None = None
+
+    @property
+    def shift_seconds(self) -> float:
+        """By how much the last picture is later than the source's own time from `zero_ticks` on."""
+        return self._shift * float(self._tick)
 
     def times(self, pictures: Iterable[P]) -> Iterator[tuple[float, P]]:
         """Each picture with its time in seconds from the first; never decreases, drops nothing."""
@@ -120,10 +129,12 @@ class Clock:
             return own
         if self._shift and own > last:
             self._shift = 0.0
+            self.part += 1
         placed = own + self._shift
         if placed < last:
             placed = last + self._usual_step()
             self._shift = placed - own
+            self.part += 1
         return placed
 
     def _usual_step(self) -> float:

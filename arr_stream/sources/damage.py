@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO
 
@@ -18,13 +18,14 @@ from av.video.stream import VideoStream
 
 from arr_stream.sources.base import SourceStats
 
+_MOST_PENDING = 4096
 _MOST_REORDERED = 32
 """A picture leaves the decoder at most this many packets after one that was sent later."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A packet that is followed through the decoder; PyAV attaches it to the picture that is decoded from it.
+    """A packet that is followed through the decoder; `DamageLog.received` attaches it to the picture decoded from it.
 
     Args:
         key: Decoding can start here.
@@ -32,7 +33,6 @@ class Ticket:
         ticks: Presentation time, or decoding time where there is none.
         discard: Decoded for reference only, as an edit list demands.
         unreliable: The packet is incomplete, or its picture may refer to one that is lost or damaged.
-        lost: Counted as lost; an error may be ascribed to a neighbour of the packet that caused it.
     """
 
     key: bool
@@ -40,7 +40,6 @@ class Ticket:
     ticks: int | None
     discard: bool
     unreliable: bool = False
-    lost: bool = False
 
 
 class DamageLog:
@@ -65,6 +64,7 @@ class DamageLog:
         self._first: Ticket | None = None
         self._stats, self._key_ticks = stats, key_ticks
         self._begun = self._hides = self._unreliable = False
+        self._lost: deque[Ticket] = deque(maxlen=_MOST_REORDERED)
         self._received = 0
         self._leading_until: int | None = None
 
@@ -72,10 +72,10 @@ class DamageLog:
         """Note a packet before it is decoded.
 
         Args:
-            packet: The packet; gets a ticket.
+            packet: The packet.
             incomplete: Some of its data are missing.
         """
-        ticks = packet.dts if packet.pts is None else packet.pts
+        ticks = _ticks(packet)
         ticket = Ticket(packet.is_keyframe, packet.pos, ticks, packet.is_discard)
         if self._first is None:
             self._first = ticket
@@ -89,7 +89,8 @@ class DamageLog:
         self._unreliable |= incomplete
         leading = self._leading_until is not None and ticks is not None and ticks < self._leading_until
         ticket.unreliable = self._unreliable or leading
-        packet.opaque = ticket
+        if len(self.pending) == _MOST_PENDING:
+            self.pending.popleft()
         self.pending.append(ticket)
 
     def failed(self) -> bool:
@@ -103,10 +104,18 @@ class DamageLog:
         self._spoil()
         return True
 
+    def expects(self, picture: VideoFrame) -> Ticket | None:
+        """Return the packet that a picture was decoded from, by its times; None where there is none."""
+        # PyAV could carry an object along, but worker threads of the decoder would then wait for the interpreter.
+        return _first_of(self.pending, picture)
+
     def received(self, picture: VideoFrame) -> None:
-        """Note a picture that was decoded."""
-        ticket = picture.opaque
-        if isinstance(ticket, Ticket):
+        """Note a picture that was decoded, and attach its ticket."""
+        ticket = picture.opaque = self.expects(picture) or self._take_back(picture)
+        if ticket is None:
+            # Such as the second of two pictures from one packet: counting by packets is then no use.
+            self._hides = True
+        else:
             self._received += 1
             self._settle(ticket)
             if picture.is_corrupt and self._begun:
@@ -141,11 +150,16 @@ class DamageLog:
             return None
         return first.ticks
 
+    def _take_back(self, picture: VideoFrame) -> Ticket | None:
+        """The ticket of a picture that was counted as lost, while an error of its neighbour was ascribed to it."""
+        found = _first_of(self._lost, picture)
+        if found is not None:
+            self._lost.remove(found)
+            self._stats.lost_frames -= 1
+        return found
+
     def _settle(self, ticket: Ticket) -> None:
         """Take a ticket off the list, and those that are overdue with it."""
-        if ticket.lost:
-            ticket.lost = False
-            self._stats.lost_frames -= 1
         if ticket not in self.pending:
             return
         place = self.pending.index(ticket)
@@ -159,7 +173,7 @@ class DamageLog:
                 self._hides = True
 
     def _lose(self, ticket: Ticket) -> None:
-        ticket.lost = True
+        self._lost.append(ticket)
         self._stats.lost_frames += 1
 
     def _spoil(self) -> None:
@@ -169,6 +183,15 @@ class DamageLog:
                 return
             ticket.unreliable = True
         self._unreliable = True
+
+
+def _ticks(timed: Packet[VideoStream] | VideoFrame) -> int | None:
+    return timed.dts if timed.pts is None else timed.pts
+
+
+def _first_of(tickets: Iterable[Ticket], picture: VideoFrame) -> Ticket | None:
+    ticks = _ticks(picture)
+    return next((each for each in tickets if each.ticks == ticks), None)
 
 
 def unreliable(picture: VideoFrame) -> bool:

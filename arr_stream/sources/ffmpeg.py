@@ -22,6 +22,7 @@ from arr_stream.sources.clock import Clock
 from arr_stream.sources.colour import colour_of, rgb_of
 from arr_stream.sources.damage import DamageLog, is_broken, place_of, unreliable
 from arr_stream.sources.media import (
+    JOINABLE,
     Media,
     Upright,
     choose_stream,
@@ -37,9 +38,6 @@ _ANIMATIONS = {"gif", "apng"}
 
 _LAST_TICK = 1 << 62
 """FFmpeg counts ticks in 64 bits with a sign."""
-
-_JOINABLE = {"mpegts", "mpeg", "flv"}
-"""Formats of which parts can be joined end to end, with a clock that starts anew in each."""
 
 # A seek may land late where a file's index is wrong; then it is tried again from further back, then from the beginning.
 _SEEK_LEADS_SECONDS = (0.0, 10.0)
@@ -93,7 +91,6 @@ class FfmpegSource(OnePass):
         self._check_size(context.width, context.height)
         self._decoder = decoder_of(self._stream)
         self._decoder.thread_type = "AUTO"
-        self._decoder.copy_opaque = True
         entries = self._stream.index_entries
         self._promised_ticks = entries[-1].timestamp if len(entries) else None
         self._key_ticks = entries[0].timestamp if len(entries) and entries[0].is_keyframe else None
@@ -148,7 +145,7 @@ class FfmpegSource(OnePass):
 
         Seeking goes by the file's own times, which are ambiguous where recordings were joined. Nothing is decoded.
         """
-        if self._container.format.name not in _JOINABLE:
+        if self._container.format.name not in JOINABLE:
             return _LAST_TICK
         last, end = None, zero_ticks + start_seconds / self._tick
         with opened_video(self._job) as (container, stream):
@@ -189,7 +186,7 @@ class FfmpegSource(OnePass):
         self.stats = SourceStats()
         self._log = DamageLog(self.stats, None if zero_ticks else self._key_ticks)
         self._problem = self._cut_short = None
-        clock = Clock(self._tick, self._average_fps(), self.stats, zero_ticks=zero_ticks)
+        self._clock = clock = Clock(self._tick, self._average_fps(), self.stats, zero_ticks=zero_ticks)
         return clock, clock.times(self._pictures(clock))
 
     def _pictures(self, clock: Clock) -> Iterator[VideoFrame]:
@@ -222,18 +219,17 @@ class FfmpegSource(OnePass):
 
     def _decoded_again(self) -> Iterator[VideoFrame]:
         """Pictures at the end that frame threads lost together with a damaged one, decoded one after the other."""
-        log, wanted = self._log, {ticket.place: ticket for ticket in self._log.pending}
+        log = self._log
         try:
             with opened_video(self._job) as (container, stream):
                 decoder = decoder_of(stream)
-                decoder.thread_type, decoder.copy_opaque = "SLICE", True
+                decoder.thread_type = "SLICE"
                 if log.last_key is not None and log.last_key.ticks is not None:
                     container.seek(log.last_key.ticks, stream=stream)
                 demuxed = container.demux(stream)
                 while (packet := next_of(demuxed)) is not None:
-                    packet.opaque = wanted.get(packet.pos)
                     with suppress(av.error.FFmpegError, OSError):
-                        yield from (each for each in decoder.decode(packet) if each.opaque is not None)
+                        yield from filter(log.expects, decoder.decode(packet))
         except (av.error.FFmpegError, OSError, SourceError) as exc:
             self._problem = self._problem or str(exc)
 
@@ -310,7 +306,15 @@ class FfmpegSource(OnePass):
         self._check_size(picture.width, picture.height)
         self._colour = self._colour or colour_of(picture, self._job.untagged_matrix)
         rgb = self._upright.of(picture).turn(rgb_of(picture, self._job.untagged_matrix))
-        return Frame(index, seconds, rgb, damaged=unreliable(picture))
+        clock = self._clock
+        return Frame(
+            index,
+            seconds,
+            rgb,
+            damaged=unreliable(picture),
+            clock_part=clock.part,
+            clock_shift_seconds=clock.shift_seconds,
+        )
 
     @property
     def _tick(self) -> Fraction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -22,6 +23,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from arr_stream.errors import NoFrames, NotAMediaFile, NoVideoStream
+from arr_stream.sources.base import Job
 from arr_stream.types import ByteArray
 
 # Formats whose content names other files or addresses to open, devices, and text shown as pictures.
@@ -31,6 +33,8 @@ _DEVICES = {"alsa", "dvdvideo", "fbdev", "jack", "kmsgrab", "lavfi", "libcdio", 
 _DEVICES |= {"video4linux2,v4l2", "x11grab", "xcbgrab"}
 _TEXT = {"adf", "bin", "idf", "tty", "xbin"}
 _REFUSED_FORMATS = _REFERRING | _DEVICES | _TEXT
+JOINABLE = {"mpegts", "mpeg", "flv"}
+"""Formats of which parts can be joined end to end, with a clock that starts anew in each."""
 _COVER = Disposition.attached_pic | Disposition.timed_thumbnails
 T = TypeVar("T")
 
@@ -76,6 +80,16 @@ def open_media(path: Path, name: str) -> Media:
             remedy="give a video file, an animated GIF, or pictures; playlists and text are not read",
         ) from exc
     return Media(container, file)
+
+
+@contextmanager
+def opened_video(job: Job) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """Open the media file of a job once more, beside its source; raises as `open_media` and `choose_stream` do."""
+    media = open_media(job.paths[0], job.name)
+    try:
+        yield media.container, choose_stream(media.container, job.name, job.video_stream)[0]
+    finally:
+        media.close()
 
 
 def moving_pictures(container: InputContainer) -> list[VideoStream]:
