@@ -8,11 +8,13 @@ import struct
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import av.error
 import numpy as np
 import pytest
+from av.packet import Packet
 
 from arr_stream.errors import NoFrames, NotAMediaFile, SourceDamaged
 from arr_stream.sources import open_source
@@ -61,14 +63,14 @@ def decoded_plainly(path: Path) -> int:
     return count
 
 
-def remuxed(source: Path, target: Path, change: Callable[[int, av.Packet], bytes | None]) -> Path:
+def remuxed(source: Path, target: Path, change: Callable[[int, Packet[Any]], bytes | None]) -> Path:
     """The same packets in a new container; `change` gives the content of each, or None to leave it as it is."""
     with av.open(str(source)) as one, av.open(str(target), "w") as other:
         stream = other.add_stream_from_template(one.streams.video[0])
         for index, packet in enumerate(each for each in one.demux(video=0) if each.size):
             content = change(index, packet)
             if content is not None:
-                new = av.Packet(content)
+                new: Packet[Any] = Packet(content)
                 new.pts, new.dts, new.time_base = packet.pts, packet.dts, packet.time_base
                 new.duration, new.is_keyframe = packet.duration, packet.is_keyframe
             else:
@@ -78,7 +80,7 @@ def remuxed(source: Path, target: Path, change: Callable[[int, av.Packet], bytes
     return target
 
 
-def destroyed(index: int, packet: av.Packet, *, every: int, first: int) -> bytes | None:
+def destroyed(index: int, packet: Packet[Any], *, every: int, first: int) -> bytes | None:
     """One packet of so many without a sound byte."""
     return b"\xff" * packet.size if index % every == first else None
 
@@ -237,6 +239,21 @@ class TestSoundTwins:
         path.write_bytes(content)
         frames, error = read(path)
         assert error == "" and len(frames) < COUNT
+
+    @pytest.mark.parametrize(
+        ("ending", "codec", "options"),
+        [("mkv", "libx264", {"x264-params": "open-gop=1:keyint=30:bframes=4"}), ("mkv", "mpeg2video", {"bf": "2"}),
+         ("ts", "libx264", {"x264-params": "open-gop=1:keyint=30:bframes=4"}), ("avi", "mpeg4", {"bf": "2"}),
+         ("webm", "libvpx", {"auto-alt-ref": "1", "lag-in-frames": "16", "arnr-maxframes": "5"})],
+    )  # fmt: skip
+    @pytest.mark.parametrize("start_seconds", [None, 2.0])
+    def test_packets_that_show_nothing(
+        self, tmp_path: Path, ending: str, codec: str, options: dict[str, str], start_seconds: float | None
+    ) -> None:
+        """Hidden frames, and those that lead the keyframe that a seek goes to."""
+        path = write_video(tmp_path / f"a.{ending}", moving_frames(COUNT), codec=codec, options=options)
+        frames, error = read(path, start_seconds=start_seconds)
+        assert (len(frames), error) == (COUNT if start_seconds is None else COUNT - 60, "")
 
     def test_an_index_in_front_and_padding_behind(self, tmp_path: Path) -> None:
         for path in (clip(tmp_path, "mp4"), clip(tmp_path, "mkv"), clip(tmp_path, "avi")):

@@ -28,17 +28,19 @@ class Ticket:
     """A packet that is followed through the decoder; `DamageLog.received` attaches it to the picture decoded from it.
 
     Args:
+        number: How many packets were sent before.
         key: Decoding can start here.
         place: Where it lies in the file, in bytes; None where the demuxer does not say.
         ticks: Presentation time, or decoding time where there is none.
-        discard: Decoded for reference only, as an edit list demands.
+        hidden: No picture is promised: an edit list cuts it off, or it leads the first keyframe.
         unreliable: The packet is incomplete, or its picture may refer to one that is lost or damaged.
     """
 
+    number: int
     key: bool
     place: int | None
     ticks: int | None
-    discard: bool
+    hidden: bool
     unreliable: bool = False
 
 
@@ -56,16 +58,18 @@ class DamageLog:
     Attributes:
         pending: Packets without a picture so far, oldest first.
         last_key: The last keyframe that was sent.
+        lost_start: Time of the first keyframe in ticks, where it is lost.
     """
 
     def __init__(self, stats: SourceStats, key_ticks: int | None = None) -> None:
         self.pending: deque[Ticket] = deque()
         self.last_key: Ticket | None = None
+        self.lost_start: int | None = None
         self._first: Ticket | None = None
         self._stats, self._key_ticks = stats, key_ticks
         self._begun = self._hides = self._unreliable = False
         self._lost: deque[Ticket] = deque(maxlen=_MOST_REORDERED)
-        self._received = 0
+        self._sent = self._received = 0
         self._leading_until: int | None = None
 
     def sending(self, packet: Packet[VideoStream], *, incomplete: bool) -> None:
@@ -76,11 +80,14 @@ class DamageLog:
             incomplete: Some of its data are missing.
         """
         ticks = _ticks(packet)
-        ticket = Ticket(packet.is_keyframe, packet.pos, ticks, packet.is_discard)
+        ticket = Ticket(self._sent, packet.is_keyframe, packet.pos, ticks, packet.is_discard)
+        self._sent += 1
         if self._first is None:
             self._first = ticket
             ticket.key |= self._key_ticks is not None and self._key_ticks in (packet.pts, packet.dts)
-            self._begun = ticket.key and not ticket.discard
+            self._begun = ticket.key and not ticket.hidden
+        elif self.last_key is self._first and ticks is not None and self._first.ticks is not None:
+            ticket.hidden |= ticks < self._first.ticks
         if ticket.key:
             self.last_key = ticket
             # Pictures that are shown before a keyframe and decoded after it may refer to those before it.
@@ -116,6 +123,8 @@ class DamageLog:
             # Such as the second of two pictures from one packet: counting by packets is then no use.
             self._hides = True
         else:
+            if not self._received:
+                self._note_start(ticket)
             self._received += 1
             self._settle(ticket)
             if picture.is_corrupt and self._begun:
@@ -132,7 +141,7 @@ class DamageLog:
         """
         # PyAV does not always say so where the decoder breaks off while it is drained.
         every = every or (self._received > 2 * _MOST_REORDERED and not self._hides)
-        lost = [ticket for ticket in self.pending if ticket.unreliable or (every and not ticket.discard)]
+        lost = [ticket for ticket in self.pending if ticket.unreliable or (every and not ticket.hidden)]
         return lost if self._received else []
 
     def finish(self, *, every: bool) -> None:
@@ -141,14 +150,15 @@ class DamageLog:
             self._lose(ticket)
         self.pending.clear()
 
-    def lost_start(self, picture: VideoFrame) -> int | None:
-        """The time in ticks of the file's first keyframe, where `picture`, the first to come, is later; None if not."""
-        first, ticket = self._first, picture.opaque
-        if first is None or not first.key or first.discard or not isinstance(ticket, Ticket) or ticket is first:
-            return None
-        if first.ticks is None or ticket.ticks is None or ticket.ticks <= first.ticks:
-            return None
-        return first.ticks
+    def _note_start(self, ticket: Ticket) -> None:
+        """Tell from the first picture whether the file's first keyframe is lost, and what refers to it."""
+        first = self._first
+        if first is None or not first.key or first.hidden or None in (first.ticks, ticket.ticks):
+            return
+        if ticket is not first and (ticket.ticks or 0) > (first.ticks or 0):
+            self.lost_start = first.ticks
+            for each in self.pending:
+                each.unreliable |= each.number < ticket.number
 
     def _take_back(self, picture: VideoFrame) -> Ticket | None:
         """The ticket of a picture that was counted as lost, while an error of its neighbour was ascribed to it."""
@@ -162,9 +172,8 @@ class DamageLog:
         """Take a ticket off the list, and those that are overdue with it."""
         if ticket not in self.pending:
             return
-        place = self.pending.index(ticket)
-        del self.pending[place]
-        for _ in range(place - _MOST_REORDERED):
+        self.pending.remove(ticket)
+        while self.pending and ticket.number - self.pending[0].number > _MOST_REORDERED:
             overdue = self.pending.popleft()
             # Packets without a picture are normal (hidden frames, second fields), but not in the middle of damage.
             if overdue.unreliable and self._begun:
@@ -230,12 +239,16 @@ def is_broken(file: IO[bytes], container: str) -> bool:
 _SEGMENT, _CLUSTER, _BLOCK_GROUP, _TRACKS, _TRACK = 0x18538067, 0x1F43B675, 0xA0, 0x1654AE6B, 0xAE
 _BLOCKS, _TRACK_NUMBER = (0xA1, 0xA3), 0xD7
 _UNKNOWN_SIZE = -1
+_MOST_ELEMENTS = 4_000_000
+"""More than a film has; a file made of nothing else would take minutes."""
 
 
 def _whole_matroska(file: IO[bytes], size: int) -> bool:
     """Walk over the elements of the segment; blocks must belong to a track, and elements end within their parents."""
     place, ends, tracks = 0, [size], set[int]()
-    while place < size:
+    for _ in range(_MOST_ELEMENTS):
+        if place >= size:
+            return place == size
         while place >= ends[-1]:
             if place != ends.pop():
                 return False
@@ -265,7 +278,7 @@ def _whole_matroska(file: IO[bytes], size: int) -> bool:
             if track is None or track[0] not in tracks:
                 return False
         place = end
-    return place == size
+    return True
 
 
 def _variable_int(head: bytes, start: int, *, most: int) -> tuple[int, int] | None:
@@ -315,7 +328,9 @@ def _whole_boxes(file: IO[bytes], size: int) -> bool:
 def _whole_tags(file: IO[bytes], size: int) -> bool:
     """Walk over the tags of an FLV file: sound, pictures with the kind of each, or data."""
     place = 9 + 4
-    while place < size:
+    for _ in range(_MOST_ELEMENTS):
+        if place >= size:
+            break
         file.seek(place)
         head = file.read(12)
         place += 11 + int.from_bytes(head[1:4]) + 4

@@ -196,7 +196,7 @@ class FfmpegSource(OnePass):
             log.received(picture)
             if first and clock.zero_ticks is None:
                 # A file that has lost its beginning keeps its times.
-                clock.zero_ticks = log.lost_start(picture)
+                clock.zero_ticks = log.lost_start
             first = False
             self._pictures_seen += 1
             yield picture
