@@ -53,6 +53,7 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     +-- EvaluationDataError             80
     |   +-- EvaluationIncomplete        82   some of what was to be evaluated was left out; the rest is done
     +-- MeasurementFailed               81   what a benchmark measures did not happen
+    +-- NoGain                          83   tuned weights are not reliably better on held-out data; no preset written
     +-- NotReplayable                   85   records that do not hold what it takes to do this again
     +-- RecordsDiffer                   86   running it again gave something else
     +-- BatchError
@@ -321,6 +322,10 @@ class EvaluationIncomplete(EvaluationDataError):
 
 class MeasurementFailed(ArrStreamError):
     exit_code = 81
+
+
+class NoGain(ArrStreamError):
+    exit_code = 83
 
 
 class NotReplayable(ArrStreamError):

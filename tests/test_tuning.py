@@ -22,7 +22,14 @@ from typer.testing import CliRunner
 
 from arr_stream.cli.tune import tune as tune_command
 from arr_stream.config import ScoringSettings, Settings
-from arr_stream.errors import EvaluationDataError, InvalidSetting, OutputExists, OutputUnwritable, UnknownSetting
+from arr_stream.errors import (
+    EvaluationDataError,
+    InvalidSetting,
+    NoGain,
+    OutputExists,
+    OutputUnwritable,
+    UnknownSetting,
+)
 from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.davis import Sequence
 from arr_stream.relevance.scorers import CHANNEL_NAMES, Change, Sample
@@ -461,19 +468,48 @@ app = typer.Typer()
 app.command()(tune_command)
 
 
+_QUICK_COMMAND = ["--ask", "nothing", "--rounds", "1", "--minutes", "0.05"]
+_QUICK_COMMAND += [part for name in ("walk1", "walk2", "walk3") for part in ("--hold-out", name)]
+_QUICK_COMMAND += ["--set", "keyframes.text=none", "--set", "keyframes.clusters=grid"]
+
+
+def test_weights_that_do_worse_on_held_out_footage_are_not_written(tmp_path: Path) -> None:
+    moving, *others = _walks()
+    _write(tmp_path / "data", moving)
+    still = np.zeros((192, 256), bool)
+    still[16:80, 176:240] = True
+    for each in others:
+        # The object is the patch that stays, so that weights fitted to a moving one lose.
+        _write(tmp_path / "data", Footage(replace(each.sequence, masks=lambda: [still] * 14)))
+    out, weights = tmp_path / "w.toml", ["--set", "scoring.motion=0.05", "--set", "scoring.saliency=1.0"]
+    arguments = [str(tmp_path / "data"), "--json", *_QUICK_COMMAND, *weights, "--out", str(out)]
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, NoGain) and "w.toml not written: gain -" in str(done.exception)
+    values = json.loads(done.stdout)
+    assert values["gain"]["mean"] < -0.1 and not values["gain"]["reliable"] and values["preset"] is None
+    assert not out.exists() and "use it" not in done.output
+
+
+def test_too_few_held_out_sequences_are_refused_before_the_fit(tmp_path: Path) -> None:
+    for footage in _walks()[:2]:
+        _write(tmp_path / "data", footage)
+    with pytest.raises(EvaluationDataError, match="1 of 2 sequences would be held out, too few"):
+        CliRunner().invoke(app, [str(tmp_path / "data"), "--out", str(tmp_path / "w.toml")], catch_exceptions=False)
+
+
 def test_the_command_writes_preset_and_picture(tmp_path: Path) -> None:
     data, out, picture = tmp_path / "toy", tmp_path / "tuned.toml", tmp_path / "seen.png"
-    for footage in _walks()[:2]:
+    for footage in _walks():
         _write(data, footage)
-    arguments = [str(data), "--json", "--ask", "nothing", "--rounds", "1", "--out", str(out), "--picture", str(picture)]
-    arguments += ["--minutes", "0.05"]
-    overrides = ["keyframes.text=none", "keyframes.clusters=grid", "scoring.motion=0.05", "scoring.saliency=1.0"]
+    overrides = ["scoring.motion=0.05", "scoring.saliency=1.0"]
+    arguments = [str(data), "--json", *_QUICK_COMMAND, "--out", str(out), "--picture", str(picture)]
     arguments += [part for override in overrides for part in ("--set", override)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0
     values = json.loads(done.stdout)
     assert [table["title"].split()[0] for table in values["tables"]] == ["Coverage", "Weights", "Rounds"]
-    assert (values["fitted"], values["held_out"]) == (["walk0"], ["walk1"])
+    assert (values["fitted"], values["held_out"]) == (["walk0"], ["walk1", "walk2", "walk3"])
+    assert values["gain"]["reliable"] and values["gain"]["mean"] > 2 * values["gain"]["standard_error"] > 0
     assert out.read_text() == values["preset"]
     assert Settings.load(out, overrides).scoring.settling == values["scoring"]["settling"]
     drawn = cv2.imread(str(picture))

@@ -109,8 +109,12 @@ def test_a_preset_comes_of_it(run: Run, folder: Path, tmp_path: Path) -> None:
     preset = tmp_path / "tuned.toml"
     quick = ("--weight", "commitment", "--weight", "text", "--minutes", 0.1, "--set", "keyframes.text=none")
     code, out, err = run("tune", folder, "--through-model", "tiny", "--budget", "20%", "-o", preset, *quick)
-    assert code == 0, err
     assert "Right answers of tiny at 20% of the tokens" in out and "before" in out
+    assert "held-out questions" in out
+    if code == 83:
+        assert "not beyond its noise" in err and not preset.exists()
+        return
+    assert code == 0, err
     text = preset.read_text()
     assert text.startswith("# Weights that `arr-stream tune` fitted to tiny's answers") and Settings.load(preset)
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,12 +24,14 @@ from arr_stream.cli.measuring import (
     write_picture,
 )
 from arr_stream.cli.options import excludes
-from arr_stream.errors import OutputUnwritable
+from arr_stream.errors import EvaluationDataError, NoGain, OutputUnwritable
 
 DEFAULT_ROUNDS = 3
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
+    from arr_stream.tuning.gain import Gain
+    from arr_stream.tuning.through_model import TunedAnswers
     from arr_stream.tuning.tuner import Progress, TuneReport
 
 
@@ -40,7 +43,9 @@ def tune(
             "--through-model JSON lines of questions about pictures, as `eval questions` takes them."
         ),
     ],
-    output: Annotated[Path | None, typer.Option("-o", "--out", help="Preset to write (TOML).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Preset to write (TOML), if the weights prove better.")
+    ] = None,
     picture: Annotated[Path | None, typer.Option(help="Write held-out frames before and after (PNG).")] = None,
     ask: Annotated[
         list[str] | None,
@@ -64,9 +69,9 @@ def tune(
     as_json: Json = False,
     force: Force = False,
 ) -> None:
-    """Fit the scorers' weights to footage with masks or boxes, or to answers, and try them on what was held out.
+    """Fit the scorers' weights to footage with masks or boxes, or to answers, and test them on held-out data.
 
-    Use what is written with `--preset FILE.toml`.
+    The preset (`--preset FILE.toml`) is only written when held-out results improve beyond their noise.
     """
     fixed = {"selection.budget": budget, "selection.per_second": 0.0}
     settings = cpu_settings("tune", preset, overrides).with_values(fixed)
@@ -84,7 +89,8 @@ def tune(
 
     from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
-    from arr_stream.tuning.footage import load_footage
+    from arr_stream.tuning.footage import divide, load_footage
+    from arr_stream.tuning.gain import LEAST_HELD_OUT
     from arr_stream.tuning.parameters import NAMES
     from arr_stream.tuning.recording import checked_kinds
     from arr_stream.tuning.report import draw_before_and_after
@@ -113,12 +119,20 @@ def tune(
     for path in (output, picture):
         if path is not None:
             make_parent(path)
+    held_out = len(divide(footage, options.hold_out, seed).held_out)
+    if output is not None and held_out < LEAST_HELD_OUT:
+        raise EvaluationDataError(
+            f"{data}: {held_out} of {len(footage)} sequences would be held out, too few to tell a gain from noise",
+            remedy=f"give at least {LEAST_HELD_OUT} to hold out and one to fit to, or leave out --out to try it",
+        )
     with _told() as progress:
         report = tune_weights(footage, settings, options, progress)
+    tuned = to_preset(report, data.resolve().name) if report.gain.reliable else None
     # First: whatever becomes of the rest, the weights took longest.
-    _write(output, to_preset(report, data.resolve().name), force=force)
-    _print(report, data.resolve().name, as_json=as_json)
+    _write(output, tuned, force=force)
+    _print(report, tuned, as_json=as_json)
     write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
+    _check_gain(output, report.gain)
 
 
 def _tune_through_model(
@@ -136,7 +150,7 @@ def _tune_through_model(
     from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.parameters import NAMES
-    from arr_stream.tuning.report import answer_preset, answer_tables
+    from arr_stream.tuning.report import answer_preset
     from arr_stream.tuning.through_model import TuneOptions, tune_through_model
 
     if output is not None:
@@ -149,13 +163,10 @@ def _tune_through_model(
         say(f"line {each.line} left out: {each.reason}")
     with _told() as progress:
         report = tune_through_model(questions, settings, options, progress)
-    _write(output, answer_preset(report, data.resolve().name), force=force)
-    found = answer_tables(report)
-    if as_json:
-        values = {"tables": [table.as_json() for table in found], "scoring": report.weights.model_dump()}
-        out.print_json(json.dumps(values))
-        return
-    show_tables(found)
+    preset = answer_preset(report, data.resolve().name) if report.gain.reliable else None
+    _write(output, preset, force=force)
+    _print(report, preset, as_json=as_json)
+    _check_gain(output, report.gain)
 
 
 @contextmanager
@@ -172,10 +183,10 @@ def _told() -> Iterator[Progress]:
         raise interrupted(", nothing was written") from None
 
 
-def _write(output: Path | None, preset: str, *, force: bool) -> None:
+def _write(output: Path | None, preset: str | None, *, force: bool) -> None:
     from arr_stream.files import written_whole
 
-    if output is not None:
+    if output is not None and preset is not None:
         with written_whole(output, force=force) as partial:
             partial.write_text(preset, encoding="utf-8")
         say(f"wrote {output}; use it with --preset {output}")
@@ -189,21 +200,31 @@ def _within(minutes: float | None) -> Callable[[], bool]:
     return lambda: time.monotonic() < end
 
 
-def _print(report: TuneReport, origin: str, *, as_json: bool) -> None:
-    from arr_stream.tuning.report import gains, preset, tables
+def _check_gain(output: Path | None, gain: Gain) -> None:
+    if output is not None and not gain.reliable:
+        raise NoGain(f"{output} not written: gain {gain}", remedy="keep the weights you have, or give more footage")
 
-    found = tables(report)
-    if as_json:
-        values = {
-            "tables": [table.as_json() for table in found],
+
+def _print(report: TuneReport | TunedAnswers, preset: str | None, *, as_json: bool) -> None:
+    from arr_stream.tuning.report import answer_tables, gains, tables
+    from arr_stream.tuning.tuner import TuneReport
+
+    found = tables(report) if isinstance(report, TuneReport) else answer_tables(report)
+    if not as_json:
+        show_tables(found)
+        out.print(gains(report) if isinstance(report, TuneReport) else f"gain {report.gain}", markup=False)
+        return
+    values: dict[str, object] = {
+        "tables": [table.as_json() for table in found],
+        "gain": {**asdict(report.gain), "reliable": report.gain.reliable},
+        "scoring": report.weights.model_dump(),
+        "preset": preset,
+    }
+    if isinstance(report, TuneReport):
+        values |= {
             "fitted": [footage.name for footage in report.division.fitted],
             "held_out": [footage.name for footage in report.division.held_out],
             "budget": report.budget,
             "seed": report.seed,
-            "scoring": report.weights.model_dump(),
-            "preset": preset(report, origin),
         }
-        out.print_json(json.dumps(values))
-        return
-    show_tables(found)
-    out.print(gains(report), markup=False)
+    out.print_json(json.dumps(values))

@@ -183,14 +183,14 @@ def _number(value: float) -> str:
 
 
 def gains(report: TuneReport) -> str:
-    """One line: what the held-out sequences gained."""
+    """Return one line with the held-out coverage before and after, and whether the gain exceeds its noise."""
     parts = []
     for kind in KINDS:
         before = report.mean(report.before, held_out=True, kind=kind)
         after = report.mean(report.after, held_out=True, kind=kind)
         if before == before:
-            parts.append(f"{before:.3f} -> {after:.3f} ({after - before:+.3f}) asked for by {_ASKED[kind]}")
-    return "held-out coverage " + "; ".join(parts)
+            parts.append(f"held-out coverage asked for by {_ASKED[kind]}: {before:.3f} -> {after:.3f}")
+    return "; ".join((*parts, f"gain {report.gain}"))
 
 
 def shown(report: TuneReport, most: int) -> list[tuple[Run, Run]]:

@@ -26,6 +26,7 @@ from arr_stream.relevance.scorers import Sample
 from arr_stream.sources import open_source
 from arr_stream.stream import Models
 from arr_stream.tuning.fitting import Fit, FitOptions, Objective, fit, frame_scores, hard_topk, soft_choice
+from arr_stream.tuning.gain import Gain
 from arr_stream.tuning.parameters import NAMES, check_names
 from arr_stream.tuning.recording import look
 from arr_stream.types import ByteArray
@@ -180,6 +181,11 @@ class TunedAnswers:
     before: tuple[Outcome, ...]
     after: tuple[Outcome, ...]
     whole: tuple[Outcome, ...]
+
+    @property
+    def gain(self) -> Gain:
+        """Gain in right answers to held-out questions."""
+        return Gain.paired([each.right for each in self.before], [each.right for each in self.after], "questions")
 
 
 def tune_through_model(

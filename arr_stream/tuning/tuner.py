@@ -12,6 +12,7 @@ from arr_stream.config import ScoringSettings, Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting
 from arr_stream.tuning.fitting import Case, Fit, FitOptions, fit
 from arr_stream.tuning.footage import Division, Footage, divide
+from arr_stream.tuning.gain import Gain
 from arr_stream.tuning.parameters import NAMES, check_names
 from arr_stream.tuning.recording import KINDS, Kind, Run, kinds_of, run
 
@@ -89,6 +90,18 @@ class TuneReport:
         names = {footage.name for footage in (self.division.held_out if held_out else self.division.fitted)}
         found = [float(each.coverage.mean()) for each in runs if each.footage.name in names and each.kind == kind]
         return float(np.mean(found)) if found else float("nan")
+
+    @property
+    def gain(self) -> Gain:
+        """Gain in coverage on held-out sequences; the ways to ask are averaged within a sequence."""
+        before, after = (
+            [
+                float(np.mean([each.coverage.mean() for each in runs if each.footage.name == footage.name]))
+                for footage in self.division.held_out
+            ]
+            for runs in (self.before, self.after)
+        )
+        return Gain.paired(before, after, "sequences")
 
 
 def tune(
