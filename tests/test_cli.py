@@ -323,6 +323,8 @@ def test_bench_reports_ratios(run: Run, clip: Path, tmp_path: Path) -> None:
     assert code == 0, err
     report = json.loads(out)
     assert report["frames"] == 8
+    counts = {kind: timing["count"] for kind, timing in report["stages"]["keyframe"].items()}
+    assert counts == {"between": 6, "keyframe": 1}, "the first keyframe's parts arrive after the warm-up"
     assert 0.1 < report["start"]["seconds"] < 60 and report["start"]["memory_mb"] > 20
     assert {*report["limits_ms"]} <= {*report["stages"]} and all(limit >= 0 for limit in report["limits_ms"].values())
     assert plot.stat().st_size > 1000

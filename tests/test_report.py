@@ -16,7 +16,7 @@ from PIL import Image
 from arr_stream.config import Settings
 from arr_stream.consumer import Outcome
 from arr_stream.draw.report import ContactSheet, Report, clock_time
-from arr_stream.draw.statistics import ModelStatistics, Quantiles, Timeline
+from arr_stream.draw.statistics import ModelStatistics, Quantiles, RunStatistics, Timeline
 from arr_stream.errors import OutputExists, OutputUnwritable
 from arr_stream.patch_set import Answer, Feeding
 from tests.choices import FED, answer_on, choose, frames_of
@@ -64,6 +64,29 @@ def test_three_files_agree_with_what_was_consumed(tmp_path: Path) -> None:
         picture = np.asarray(Image.open(folder / name).convert("RGB"))
         assert min(picture.shape[:2]) > 300
         assert picture.std() > 5, "not an empty picture"
+
+
+def test_the_time_of_a_keyframe_is_that_of_the_frame_that_waits_for_its_parts(tmp_path: Path) -> None:
+    """Requested on frames 0, 5, ...; the parts arrive three frames later, and that frame waits half a second."""
+    changes: list[dict[str, Any]] = []
+    for frame in FRAMES:
+        arrived = (frame.index - 3) // 5 * 5
+        waiting = 500.0 if frame.index % 5 == 3 else 0.1
+        parts = {"clusters": (arrived, "grid")} if arrived >= 0 else {}
+        changes.append({"parts": parts, "latency_ms": {"flow": 4.0, "keyframe": waiting}})
+    statistics = RunStatistics()
+    for frame, change in zip(FRAMES, changes, strict=True):
+        statistics.add(choose(frame, **change))
+    latency = statistics.summary()["latency_ms"]
+    assert latency["keyframes"]["median"] == pytest.approx(504) and latency["between"]["max"] == pytest.approx(4.1)
+    assert [one.first for one in statistics.timeline.bins if one.keyframe] == [3, 8, 13, 18]
+    assert statistics.timeline.bins[8].keyframe_ms == 500
+    assert statistics.amortised_ms == pytest.approx((23 * 4 + 4 * 500 + 19 * 0.1) / 23)
+    assert write(tmp_path, changes)["amortised_ms"] == pytest.approx(statistics.amortised_ms, abs=1e-3)
+    picture = np.asarray(Image.open(tmp_path / "latency.png").convert("RGB")).astype(int)
+    orange = (np.abs(picture - (232, 137, 12)).max(axis=2) < 3)[:, :1100]
+    columns = np.flatnonzero(orange.any(axis=0))
+    assert 1 + int((np.diff(columns) > 1).sum()) == 4, "a mark on each of the frames that wait"
 
 
 def test_outcome_is_told(tmp_path: Path) -> None:
@@ -165,12 +188,13 @@ def test_contact_sheet_is_spread_over_the_whole_run(count: int) -> None:
 def test_timeline_is_bounded_and_loses_nothing(count: int, limit: int) -> None:
     timeline = Timeline(limit)
     for index in range(count):
-        timeline.add(index, float(index), index % 30 == 0)
+        timeline.add(index, float(index), index / 4, index % 30 == 0)
     assert len(timeline.bins) <= limit
     assert sum(one.count for one in timeline.bins) == count
     assert sum(one.total for one in timeline.bins) == count * (count - 1) / 2
     assert max(one.largest for one in timeline.bins) == count - 1
     assert timeline.bins[0].keyframe
+    assert sum(one.keyframe_ms for one in timeline.bins) == count * (count - 1) / 8
 
 
 def test_quantiles_of_more_than_is_kept() -> None:

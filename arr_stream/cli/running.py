@@ -167,7 +167,7 @@ def tell_notices(consumers: Sequence[Consumer], reporter: Reporter) -> None:
 def last_word(result: RunResult, figures: Figures, written: Sequence[Path]) -> str:
     """One line about a run."""
     mean_ms = figures.total_ms / max(1, figures.frames)
-    return f"{counts(result, figures)}; {mean_ms:.1f} ms a frame, amortised over keyframes{wrote(written)}"
+    return f"{counts(result, figures)}; {mean_ms:.1f} ms a frame amortised (total / frames){wrote(written)}"
 
 
 def counts(result: RunResult, figures: Figures, more: Sequence[str] = ()) -> str:

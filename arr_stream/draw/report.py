@@ -140,7 +140,7 @@ class Report:
             f"{statistics.tokens.total / statistics.frames:.0f} tokens a frame",
         ]
         if statistics.latency.count:
-            parts.append(f"{statistics.latency.total / statistics.frames:.1f} ms a frame, keyframes included")
+            parts.append(f"{statistics.amortised_ms:.1f} ms a frame")
         if self._model.answers:
             parts.append(f"{self._model.answers} {'answer' if self._model.answers == 1 else 'answers'}")
         if self._asked:
@@ -150,8 +150,7 @@ class Report:
     def _plot_title(self) -> str:
         if not self._statistics.latency.count:
             return f"{self._name()}: no latency was measured"
-        amortised = self._statistics.latency.total / self._statistics.frames
-        return f"{self._name()}: {amortised:.1f} ms a frame, keyframes included"
+        return f"{self._name()}: {self._statistics.amortised_ms:.1f} ms a frame (total / frames, keyframes included)"
 
 
 def _redacted(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,9 +240,9 @@ def _paste(sheet: ByteArray, thumb: Thumbnail, xy: tuple[int, int], cell_wh: tup
 
 
 def write_latency_plot(path: Path, statistics: RunStatistics, title: str) -> None:
-    """Draw milliseconds over frames as a PNG.
+    """Draw milliseconds over frames as a PNG; the time spent on keyframes stands out on the frames that spend it.
 
-    Long runs are shown in bins of frames: the line is the mean of a bin, the shade reaches up to its slowest frame.
+    Long runs are shown in bins of frames: lines and areas are means of a bin, a light shade reaches its slowest frame.
 
     Raises:
         OSError: The file cannot be written.
@@ -256,15 +255,27 @@ def write_latency_plot(path: Path, statistics: RunStatistics, title: str) -> Non
     first = np.array([one.first for one in bins])
     mean = np.array([one.total / one.count for one in bins])
     largest = np.array([one.largest for one in bins])
+    rest = mean - np.array([one.keyframe_ms / one.count for one in bins])
     keyframe = np.array([one.keyframe for one in bins], dtype=bool)
     figure = Figure(figsize=(12, 5), dpi=120, facecolor=_PAPER, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     if len(bins):
+        of_bin = "" if bins[0].count == 1 else f", mean of {bins[0].count} frames"
         axes.fill_between(first, mean, largest, color=_FILL, linewidth=0, step="mid")
-        axes.plot(first, mean, color=_LINE, linewidth=1.1, label="frame" if bins[0].count == 1 else "mean of a bin")
+        axes.fill_between(
+            first, rest, mean, color=_MARK, alpha=0.6, linewidth=0, step="mid", label="time spent on keyframes"
+        )
+        axes.step(first, rest, where="mid", color=_LINE, linewidth=1.1, label=f"all else{of_bin}")
         axes.scatter(
-            first[keyframe], largest[keyframe], s=26, color=_MARK, marker="D", zorder=3, linewidths=0, label="keyframe"
+            first[keyframe],
+            largest[keyframe],
+            s=26,
+            color=_MARK,
+            marker="D",
+            zorder=3,
+            linewidths=0,
+            label="takes in parts of a keyframe",
         )
     numbers = statistics.latency.summary()
     for name, style in (("median", "-"), ("p95", "--"), ("p99", ":")):

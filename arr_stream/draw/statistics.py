@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from arr_stream.answers import model_name
-from arr_stream.consumer import total_ms
+from arr_stream.consumer import pays_for_keyframe, total_ms
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.plain_text import one_line, redact_url
 from arr_stream.types import SCORERS
@@ -54,12 +55,21 @@ class Quantiles:
 
 @dataclass(slots=True)
 class Bin:
-    """Some neighbouring frames: the first one's index, how many, and their milliseconds, `total` and `largest`."""
+    """Neighbouring frames.
+
+    Args:
+        first: Index of the first one.
+        count: Frames.
+        total, largest: Milliseconds of all, and of the slowest.
+        keyframe_ms: The share of `total` spent on keyframes.
+        keyframe: One of them took in parts of a keyframe or waited for them.
+    """
 
     first: int
     count: int
     total: float
     largest: float
+    keyframe_ms: float
     keyframe: bool
 
     def absorb(self, other: Bin) -> None:
@@ -67,6 +77,7 @@ class Bin:
         self.count += other.count
         self.total += other.total
         self.largest = max(self.largest, other.largest)
+        self.keyframe_ms += other.keyframe_ms
         self.keyframe |= other.keyframe
 
 
@@ -78,9 +89,9 @@ class Timeline:
         self._limit = limit
         self._size = 1
 
-    def add(self, index: int, milliseconds: float, keyframe: bool) -> None:
-        """Count one frame."""
-        one = Bin(index, 1, milliseconds, milliseconds, keyframe)
+    def add(self, index: int, milliseconds: float, keyframe_ms: float, keyframe: bool) -> None:
+        """Count one frame; see `Bin`."""
+        one = Bin(index, 1, milliseconds, milliseconds, keyframe_ms, keyframe)
         if self.bins and self.bins[-1].count < self._size:
             self.bins[-1].absorb(one)
             return
@@ -112,6 +123,12 @@ class RunStatistics:
     first_pts_seconds: float | None = None
     last_pts_seconds: float = 0.0
     timeline: Timeline = field(default_factory=Timeline)
+    _parts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def amortised_ms(self) -> float:
+        """Milliseconds of all frames, keyframes included, divided by their number; 0 where nothing was measured."""
+        return self.latency.total / max(1, self.latency.count)
 
     def add(self, patches: PatchSet) -> None:
         """Count one frame."""
@@ -131,12 +148,14 @@ class RunStatistics:
             self.keyframes[patches.refresh_reason or "unknown"] += 1
         if patches.latency_ms:
             self._add_latency(patches)
+        self._parts = patches.parts
 
     def _add_latency(self, patches: PatchSet) -> None:
         total = total_ms(patches.latency_ms)
         self.latency.add(total)
-        (self.keyframe_latency if patches.keyframe else self.between_latency).add(total)
-        self.timeline.add(patches.index, total, patches.keyframe)
+        pays = pays_for_keyframe(patches, self._parts)
+        (self.keyframe_latency if pays else self.between_latency).add(total)
+        self.timeline.add(patches.index, total, patches.latency_ms.get("keyframe", 0.0), pays)
         for stage, milliseconds in patches.latency_ms.items():
             if stage != "total":
                 self.stages.setdefault(stage, Quantiles()).add(milliseconds)
@@ -144,7 +163,7 @@ class RunStatistics:
     def summary(self) -> dict[str, Any]:
         """Everything counted, as plain JSON values."""
         cells = max(1, self.scorers.total())
-        amortised = self.latency.total / self.frames if self.frames else 0.0
+        amortised = self.amortised_ms
         return {
             "frames": self.frames,
             "pts_seconds": [self.first_pts_seconds, self.last_pts_seconds],

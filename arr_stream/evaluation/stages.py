@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 
 from arr_stream.config import Settings
-from arr_stream.consumer import BackgroundConsumer, total_ms
+from arr_stream.consumer import BackgroundConsumer, pays_for_keyframe, total_ms
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import MeasurementFailed, NothingInRange
 from arr_stream.evaluation.limits import copy_bytes_per_ms, touched_bytes
@@ -73,10 +73,11 @@ class BenchReport(Report):
         size_wh: Frame size.
         frames: Frames measured.
         interval: Keyframe interval.
-        stages: Timing by stage, of frames between keyframes and of keyframes.
-        between, keyframes: Timing of whole frames between keyframes, and of keyframes.
+        stages: Timing by stage, of the frames `between` and of those of `keyframe`.
+        between, keyframes: Timing of whole frames: of those that do nothing for a keyframe but request it, and of those
+            that take in its parts or wait for them.
         baselines: Timing of the same frames without us.
-        amortised_ms: Mean of all frames, keyframes and those that wait for one among them.
+        amortised_ms: Milliseconds of all frames, keyframes included, divided by their number.
         delay: Frames that a keyframe is made beside.
         limits_ms: By stage, what its bytes take at the memory's speed.
         start: Until the first frame is done.
@@ -112,10 +113,11 @@ class BenchReport(Report):
         return (
             ResultTable(
                 f"{self.source}, {width}x{height}, {self.frames} frames: ms a frame",
-                ("stage", "median", "p95", "p99", "keyframe, median", "at the memory's speed"),
+                ("stage", "median", "p95", "p99", "with keyframe, median", "at the memory's speed"),
                 tuple(rows),
-                f"Amortised: {self.amortised_ms:.2f} ms, the mean of all frames; {beside}, and what it takes longer, "
-                f"every {self.interval} frames or sooner, is waited for. At the memory's speed: what a stage reads and "
+                f"Amortised: {self.amortised_ms:.2f} ms = total of all frames / frames; {beside}, every "
+                f"{self.interval} frames or sooner. With keyframe: frames that take in its parts or wait for them; the "
+                "other columns are without these. At the memory's speed: what a stage reads and "
                 "leaves behind, each once, as fast as a large copy goes. OpenCV works on one thread, as in `process`. "
                 f"From the command to the first frame done: {self.start.seconds:.2f} s{memory}.",
                 digits=2,
@@ -330,10 +332,15 @@ def _report(
     full: Timing,
     starts: list[Start],
 ) -> BenchReport:
-    totals = {kind: [total_ms(p.latency_ms) for p in patches if p.keyframe == key] for kind, key in _KINDS}
+    kinds: dict[str, list[PatchSet]] = {"between": [], "keyframe": []}
+    for before, after in zip([patches[0], *patches], patches, strict=False):
+        # Where a new round begins, the frame before is not that of the stream.
+        parts_before = before.parts if before.index < after.index else after.parts
+        kinds["keyframe" if pays_for_keyframe(after, parts_before) else "between"].append(after)
+    totals = {kind: [total_ms(p.latency_ms) for p in found] for kind, found in kinds.items()}
     between, keyframes = Timing.of(totals["between"]), Timing.of(totals["keyframe"] or [full.median])
     stages = {
-        stage: {kind: Timing.of([p.latency_ms[stage] for p in patches if p.keyframe == key]) for kind, key in _KINDS}
+        stage: {kind: Timing.of([p.latency_ms[stage] for p in found]) for kind, found in kinds.items()}
         for stage in patches[0].latency_ms
     }
     interval = settings.keyframes.interval
@@ -364,6 +371,3 @@ def _report(
         Start(median(start.seconds for start in starts), median(memory) if memory else None),
         ratios,
     )
-
-
-_KINDS = (("between", False), ("keyframe", True))
