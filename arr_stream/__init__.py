@@ -4,6 +4,7 @@
 
     for patches in arr_stream.open("street.mp4", query="red"):
         print(patches.pts_seconds, patches.cells_xyxy)
+        crops = patches.crops()  # [N, 32, 32, 3] uint8
 
 Importing this package loads neither torch nor OpenCV; the first use of a name does.
 """
@@ -34,6 +35,10 @@ _HOMES = {
     "Stream": "arr_stream.stream",
     "open": "arr_stream.stream",
 }
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> object:

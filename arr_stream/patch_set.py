@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
+import cv2
 import numpy as np
 
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import Texture
-from arr_stream.types import BoolArray, DetectedObject, FloatArray, Grid, IntArray, span_cells, tokens_of
+from arr_stream.types import (
+    CELL_PX,
+    BoolArray,
+    ByteArray,
+    DetectedObject,
+    FloatArray,
+    Frame,
+    Grid,
+    IntArray,
+    span_cells,
+    tokens_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +163,7 @@ class PatchSet:
         objects: What a detector found, where it is on this frame; empty where no query asks for objects.
         quality: How far quality was lowered to hold the frame rate, 0 for not at all; see `arr_stream.live.quality`.
         damaged: The frame was patched up by the decoder, or may refer to one that is lost or patched up.
+        frame_ref: Weak reference to the source frame, so that patch sets in a list do not keep all frames; see `frame`.
     """
 
     index: int
@@ -181,6 +195,7 @@ class PatchSet:
     objects: tuple[DetectedObject, ...] = ()
     quality: int = 0
     damaged: bool = False
+    frame_ref: weakref.ref[Frame] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.rows)
@@ -188,8 +203,48 @@ class PatchSet:
             if len(getattr(self, name)) != n:
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {n} cells")
 
+    def __getstate__(self) -> list[object]:
+        # Weak references cannot be pickled.
+        return [None if each.name == "frame_ref" else getattr(self, each.name) for each in fields(self)]
+
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def frame(self) -> Frame:
+        """The source frame, while the stream is on it; keep what this returns to use it later.
+
+        Raises:
+            ReferenceError: The stream has moved on and nobody kept the frame, or the patch set comes from records.
+        """
+        frame = self.frame_ref() if self.frame_ref is not None else None
+        if frame is None:
+            raise ReferenceError(
+                f"frame {self.index} is no longer in memory; take patches.frame or patches.crops() inside the loop"
+            )
+        return frame
+
+    def crops(self, size: int = CELL_PX) -> ByteArray:
+        """Cut the chosen cells from the source frame and resize each to a square.
+
+        A cell of level 1 or 2 covers 2x2 or 4x4 fine cells in the same `size`, so with less detail, as the model sees
+        it. A cell of level -1 (four tokens) has more detail than the default keeps; 64 shows it.
+
+        Args:
+            size: Side of a crop in pixels, `s`; 32 is about a fine cell's own size.
+
+        Returns:
+            `[N, s, s, 3]` uint8 RGB, in the order of `level`, `score` and `cells_xyxy`.
+
+        Raises:
+            ReferenceError: See `frame`.
+        """
+        rgb, crops = self.frame.rgb, np.empty((len(self), size, size, 3), np.uint8)
+        for crop, (x0, y0, x1, y1) in zip(crops, np.rint(self.cells_xyxy).astype(int), strict=True):
+            cell = rgb[y0:y1, x0:x1]
+            shrinks = min(cell.shape[:2]) > size
+            cv2.resize(cell, (size, size), dst=crop, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
+        return crops
 
     def without_texture(self) -> PatchSet:
         """The choice alone, in some kilobytes, without the channels and the flow that led to it."""

@@ -8,6 +8,7 @@ Whatever owns threads, clocks and files is around this module, never in it.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -488,6 +489,7 @@ class Pipeline:
             objects=self._found(state),
             damaged=frame.damaged,
             notices=(*notices, *lost_or_found, *self._device.notices()),
+            frame_ref=weakref.ref(frame),
         )
 
     def _found(self, state: _State) -> tuple[DetectedObject, ...]:

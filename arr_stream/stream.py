@@ -339,7 +339,7 @@ def _with_last(frames: Iterator[Frame]) -> Iterator[tuple[Frame, bool]]:
 
 
 def open(
-    source: str | Path | Source,
+    source: str | Path | Source | int,
     query: str | Sequence[str] | None = None,
     *,
     region: tuple[float, float, float, float] | None = None,
@@ -362,7 +362,8 @@ def open(
     """Open a video, a folder or glob of pictures, or an animation, and choose cells on every frame.
 
     Args:
-        source: Path, glob, or a source made elsewhere.
+        source: Path, glob, or a source made elsewhere. Cameras and addresses are refused: see
+            `arr_stream.live.stream.LiveStream`.
         query: What to look for in words; several are scored apart and combined.
         region: Box `x, y, w, h` in pixels of the first frame, followed from `region_at_seconds` on.
         mask: Picture of a frame's size, white where the object is on that frame, followed likewise.
@@ -399,6 +400,8 @@ def open(
     if example is not None:
         asked.append(example if isinstance(example, ExampleQuery) else load_example(example))
     reading: Reading | None = None
+    # OpenCV's habit; what comes of it says how cameras are read.
+    source = f"camera:{source}" if isinstance(source, int) else source
     if isinstance(source, str | Path):
         source = open_source(
             source,

@@ -43,7 +43,7 @@ def tokens_of(level: IntArray) -> IntArray:
     return np.where(level == FINER, FINER_TOKENS, 1).astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Frame:
     """One upright picture with its place in time.
 

@@ -62,11 +62,15 @@ def local_spec(spec: str | Path) -> str:
         raise SourceNotFound(f"{name}: no address: {exc}", remedy="check what stands in brackets") from exc
     if parts.scheme.lower() != "file":
         raise NotAMediaFile(
-            f"{name}: an address, not a file", remedy="watch it with `arr-stream stream ADDRESS`, or save it to a file"
+            f"{name}: an address, not a file",
+            remedy=f"watch it with `arr-stream stream ADDRESS` (in Python {_LIVE_CALL}), or save it to a file",
         )
     if parts.netloc not in ("", "localhost"):
         raise SourceNotFound(f"{name}: lies on another machine", remedy="write file:///path for a file of this one")
     return unquote(parts.path)
+
+
+_LIVE_CALL = "arr_stream.live.stream.LiveStream"
 
 
 class Files(NamedTuple):
@@ -237,14 +241,25 @@ def natural_key(path: Path) -> list[tuple[int, int, str]]:
 
 
 def require_file(path: Path, name: str) -> None:
-    """Raises:
-    SourceNotFound: There is no such file; names the nearest one of the folder.
-    NotAMediaFile: It is a device or a pipe.
+    """Check that a file is there.
+
+    Raises:
+        SourceNotFound: There is no such file; names the nearest one of the folder.
+        NotAMediaFile: It is a device, a pipe or a live source.
     """
+    from arr_stream.sources.live.spec import is_live_spec
+
     if path.is_file():
         return
+    if is_live_spec(str(path)):
+        raise NotAMediaFile(
+            f"{name}: a live source, not a file",
+            remedy=f"watch it with `arr-stream stream {name}` (in Python {_LIVE_CALL})",
+        )
     if path.exists():
         raise NotAMediaFile(f"{name}: a device or pipe, not a file", remedy="give a file that can be read twice")
+    if path.is_symlink():
+        raise SourceNotFound(f"{name}: a symbolic link that leads to no file", remedy="check where it leads")
     if not path.parent.is_dir():
         raise SourceNotFound(f"{name}: no such file, and no folder {path.parent}", remedy="check the path")
     if "%" in path.name:
