@@ -48,6 +48,7 @@ _EXACT = {"flv", "mxf"}
 _DURATION_TOLERANCE_SECONDS = 0.25
 _CUT_SHORT = "the file is cut short, or overwritten in part"
 _JOIN_PACKETS = 2
+_MOST_READ_ERRORS = 16
 
 Timed = Iterator[tuple[float, VideoFrame]]
 
@@ -250,7 +251,7 @@ class FfmpegSource(OnePass):
         for packet in waiting:
             self._log.sending(packet, incomplete=True)
             yield packet
-        if self._media is not None and is_broken(self._media.file, self._container.format.name):
+        if waiting or (self._media is not None and is_broken(self._media.file, self._container.format.name)):
             self._cut_short = self._cut_short or _CUT_SHORT
         yield None
 
@@ -258,19 +259,22 @@ class FfmpegSource(OnePass):
         """Packets of the stream to the end of the file; `_cut_short` then tells whether that is early."""
         container, demuxed = self._container, self._container.demux()
         promised_seconds = (container.duration or 0) / av.time_base if container.format.name in _EXACT else 0.0
-        reached_ticks, reached_seconds, incomplete = -1, 0.0, False
+        reached_ticks, reached_seconds, errors = -1, 0.0, 0
         while True:
             try:
                 packet = next_of(demuxed)
             except (av.error.FFmpegError, OSError) as exc:
                 self._cut_short = reason(exc)
-                return
+                errors += 1
+                if self._job.stop_at_damage or errors == _MOST_READ_ERRORS:
+                    return
+                demuxed = container.demux()
+                continue
             if packet is None:
                 break
             # An empty packet would drain the decoder; PyAV ends with some, and AVI holds some for repeated pictures.
             if packet.size == 0:
                 continue
-            incomplete = packet.is_corrupt
             ticks = max(packet.pts or 0, packet.dts or 0)
             if promised_seconds:
                 # The header's duration is that of the longest stream.
@@ -279,8 +283,8 @@ class FfmpegSource(OnePass):
                 reached_ticks = max(reached_ticks, ticks)
                 yield packet  # type: ignore[misc]
         missing = self._promised_ticks is not None and reached_ticks < self._promised_ticks
-        if incomplete or missing or reached_seconds < promised_seconds - _DURATION_TOLERANCE_SECONDS:
-            self._cut_short = _CUT_SHORT
+        if missing or reached_seconds < promised_seconds - _DURATION_TOLERANCE_SECONDS:
+            self._cut_short = self._cut_short or _CUT_SHORT
 
     def _frames(self, timed: Timed) -> Iterator[Frame]:
         index = 0
