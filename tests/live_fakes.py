@@ -13,6 +13,7 @@ import pytest
 from arr_stream.config import Settings
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers
+from arr_stream.live.pictures import encode
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import ByteArray
 
@@ -48,10 +49,16 @@ def picture(value: int = 0, size_wh: tuple[int, int] = (160, 128)) -> ByteArray:
     return rgb
 
 
+def jpeg(value: int = 0, size_wh: tuple[int, int] = (160, 128)) -> bytes:
+    """The same as a browser sends it."""
+    return encode(picture(value, size_wh), quality=95)
+
+
 def fed_source(settings: Settings = LIGHT, size_wh: tuple[int, int] = (160, 128)) -> BrowserSource:
     """A source whose first picture is there; push the others."""
     source = BrowserSource("fed", settings)
-    source.push(picture(0, size_wh), time.monotonic())
+    source.push(jpeg(0, size_wh), time.monotonic())
+    source.wait_first()
     return source
 
 

@@ -208,7 +208,7 @@ def test_files_that_refer_to_others_open_none_of_them() -> None:
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if name not in ("clip", "qwen") and name[:5] != "video"])
 def test_every_target_still_fits_the_reader_that_it_tries(name: str, tmp_path: Path) -> None:
-    for extra in ("fastapi", "aiortc", "prometheus_client", "safetensors"):
+    for extra in ("fastapi", "prometheus_client", "safetensors"):
         pytest.importorskip(extra)
     target = TARGETS[name]
     run, said = target.open(tmp_path), []

@@ -36,7 +36,7 @@ from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
 from arr_stream.types import Frame
 from tests.choices import choose
-from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, no_thread_left, picture, wait_until
+from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, jpeg, no_thread_left, wait_until
 from tests.live_fakes import pool as pool
 from tests.media import moving_frames, write_video
 from tests.test_watching import ScriptedViewer
@@ -254,7 +254,7 @@ def test_a_source_that_cannot_be_opened_again_takes_its_channel_with_it(listenin
     source = fed_source()
     runner = listening.streams.add("browser camera", opener=lambda *_: source, once=True)
     for number in range(5):
-        source.push(picture(number), time.monotonic())
+        source.push(jpeg(number), time.monotonic())
         time.sleep(0.02)
     live(runner)
     source.finish()

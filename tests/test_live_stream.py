@@ -22,7 +22,7 @@ from arr_stream.run import RunResult, run
 from arr_stream.sources.live import open_live
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import Frame
-from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, no_thread_left, picture, wait_until
+from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, jpeg, no_thread_left, wait_until
 from tests.live_fakes import pool as pool
 
 
@@ -45,7 +45,7 @@ class Fed:
 
     def next(self) -> PatchSet:
         if self._pushed:
-            self.source.push(picture(self._pushed, self.size_wh), time.monotonic())
+            self.source.push(jpeg(self._pushed, self.size_wh), time.monotonic())
         self._pushed += 1
         return next(self._patches)
 
@@ -180,11 +180,11 @@ def test_nothing_is_processed_while_it_is_paused(fed: Fed) -> None:
     taking = threading.Thread(target=lambda: taken.append(next(fed._patches)))
     taking.start()
     for number in range(3):
-        fed.source.push(picture(number), time.monotonic())
+        fed.source.push(jpeg(number), time.monotonic())
         wait_until(lambda: fed.stream.waiting == 0 and not fed.source._waiting)
     assert not taken
     fed.stream.paused = False
-    fed.source.push(picture(9), time.monotonic())
+    fed.source.push(jpeg(9), time.monotonic())
     taking.join(20)
     assert taken[0].index >= 3
 

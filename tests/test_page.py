@@ -328,15 +328,17 @@ def test_a_stream_that_somebody_else_removes_goes_from_the_page(server: RunningS
     page.locator(".empty").wait_for()
 
 
-def test_the_browsers_camera_comes_back_annotated(server: RunningServer, page: Page) -> None:
+@pytest.mark.parametrize("missing", ["", "MediaStreamTrackProcessor"])
+def test_the_browsers_camera_comes_back_annotated(server: RunningServer, page: Page, missing: str) -> None:
+    """Also where the browser has no `MediaStreamTrackProcessor`, as Firefox and Safari."""
+    page.evaluate(f"delete window['{missing}']")
     page.click("[data-testid=add-stream]")
+    page.fill("#add-query", "green")
     page.click("[data-action=add-browser-camera]")
     id = page.one()
     page.sees_pictures(id, 30)
     status = server.status(id)
-    assert status["kind"] == "browser"
-    # Told how fast to begin, it sends at full size at once, and stays there.
-    assert status["size_wh"] == [640, 360]
+    assert (status["kind"], status["size_wh"], status["texts"]) == ("browser", [640, 480], ["green"])
     assert status["tokens"] > 0
     # The fake camera is green with a moving disc; the dimmed cells tell that the picture was annotated.
     server.http.patch(f"/api/streams/{id}", json={"settings": {"selection.budget": 60}})
@@ -345,6 +347,23 @@ def test_the_browsers_camera_comes_back_annotated(server: RunningServer, page: P
     page.in_card(id, "remove-stream").click()
     page.locator(page.card(id)).wait_for(state="detached")
     assert not server.serving.streams.runners
+    page.locator(".toast", has_text="the stream was removed").wait_for()
+
+
+def test_closing_the_tab_ends_the_browsers_camera(server: RunningServer, page: Page) -> None:
+    page.click("[data-testid=add-stream]")
+    page.click("[data-action=add-browser-camera]")
+    page.sees_pictures(page.one())
+    page.close()
+    wait_for(lambda: not server.serving.streams.runners, "the stream to end", 5)
+
+
+def test_a_browsers_camera_for_which_there_is_no_room_is_refused(server: RunningServer, page: Page) -> None:
+    for _ in range(server.serving.streams.most_streams):
+        server.serving.streams.add(SOURCE)
+    page.click("[data-testid=add-stream]")
+    page.click("[data-action=add-browser-camera]")
+    page.locator("#add-problem", has_text="streams run already").wait_for()
 
 
 def _dimmed(page: Page, id: str) -> float:

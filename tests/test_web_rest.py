@@ -153,8 +153,6 @@ def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
         ("POST", "{first}/questions", {"question": ""}, 422),
         ("POST", "{first}/questions", {"question": "x", "when": "never"}, 422),
         ("POST", "{first}/questions", {"question": "x", "when": "every", "every_seconds": 0.01}, 400),
-        ("POST", "/api/browser", {"sdp": "x", "type": "answer"}, 422),
-        ("POST", "/api/browser", {"sdp": "v=0", "type": "offer"}, 400),
         ("GET", "/api/clips/x.mp4", None, 404),
         ("GET", "{first}/records?last=0", None, 422),
         ("GET", "{first}/answers?format=xml", None, 422),
@@ -286,7 +284,6 @@ def test_clips_are_listed_and_sent(tmp_path: Path) -> None:
         ("GET", "streams/s2/snapshot.jpg", None, 503, "no picture yet"),
         ("GET", "streams/s2/records", None, 503, "no frame yet"),
         ("GET", "cameras", None, 200, "["),
-        ("POST", "browser", {"sdp": "v=0", "type": "offer"}, 403, "--no-browser"),
     ],
 )
 def test_what_cannot_be_had_here(

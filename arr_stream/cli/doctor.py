@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PACKAGES = (
     *("numpy", "opencv-python-headless", "av", "onnxruntime", "rapidocr", "scikit-image"),
-    *("fastapi", "uvicorn", "websockets", "aiortc", "prometheus-client"),
+    *("fastapi", "uvicorn", "websockets", "prometheus-client"),
 )
 OPTIONAL_BACKENDS = (
     *("flow torch", "clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr"),
@@ -114,7 +114,6 @@ def _backends() -> list[Finding]:
         },
         "video h264": _try_encoder,
         "model qwen3-vl": _try_qwen,
-        "browser camera": _try_webrtc,
     }
     return [_checked(name, check) for name, check in checks.items()]
 
@@ -170,13 +169,6 @@ def _try_qwen() -> str:
         from arr_stream.vlm.qwen3_vl.adapter import self_check
 
         return self_check()
-
-
-def _try_webrtc() -> str:
-    from arr_stream.web.webrtc import BrowserCameras
-
-    BrowserCameras(loopback=True)
-    return f"aiortc {_version('aiortc')}"
 
 
 def _try_encoder() -> str:

@@ -20,7 +20,17 @@ from arr_stream.live.runner import StreamRunner
 from arr_stream.web.problems import NoSuchThing, NotYet
 from arr_stream.web.security import TRANSPORT
 from arr_stream.web.serving import Bell, Serving
-from arr_stream.web.sockets import ENDING, FAILED, MALFORMED, NO_STREAM, REMOVED, Close, MalformedMessage, StayingSocket
+from arr_stream.web.sockets import (
+    ENDING,
+    FAILED,
+    MALFORMED,
+    NO_STREAM,
+    REMOVED,
+    Close,
+    MalformedMessage,
+    StayingSocket,
+    first_fault,
+)
 
 _View = Query("patches", max_length=80, description="a view, or `channel:NAME`")
 _BOUNDARY = "arr-stream-picture"
@@ -69,9 +79,7 @@ class VideoSocket(StayingSocket):
             if message.gaze is not None:
                 self._runner.look(*message.gaze)
         except ValidationError as exc:
-            first = exc.errors()[0]
-            place = ".".join(map(str, first["loc"]))[:60]
-            raise MalformedMessage(f"{place or 'message'}: {first['msg'].lower()}") from exc
+            raise MalformedMessage(first_fault(exc)) from exc
         except InvalidSetting as exc:
             raise MalformedMessage(str(exc)) from exc
         if message.ack is not None and not watching.acknowledge(message.ack):

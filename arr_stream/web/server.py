@@ -8,7 +8,7 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -19,6 +19,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 import arr_stream
 from arr_stream.errors import ListenFailed
 from arr_stream.threads import prepare_for_live
+from arr_stream.web.browser import browser_routes
 from arr_stream.web.events import event_routes
 from arr_stream.web.info import info_routes, page_routes
 from arr_stream.web.pictures import picture_routes
@@ -149,32 +150,15 @@ class Server(uvicorn.Server):
 
 def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Security:
     """Return the whole as an ASGI application; see `run_server`. Its streams are not closed with it."""
-    if serving.allowed.browser:
-        from arr_stream.web.webrtc import BrowserCameras
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        # Made here, since it belongs to the running event loop.
-        if serving.allowed.browser:
-            serving.cameras = BrowserCameras(loopback=serving.access.loopback, most=serving.streams.most_streams)
-        try:
-            yield
-        finally:
-            serving.clients.end()
-            cameras, serving.cameras = serving.cameras, None
-            if cameras is not None:
-                await cameras.close()
-
     app = FastAPI(
         title="arr-stream",
         version=arr_stream.__version__,
         description="Live streams, what is looked for in them, and what was chosen.",
-        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
     )
     add_handlers(app)
-    for routes in (info_routes, stream_routes, question_routes, picture_routes, event_routes):
+    for routes in (info_routes, stream_routes, question_routes, picture_routes, event_routes, browser_routes):
         app.include_router(routes(serving))
     page_routes(app)
     return Security(app, serving.access, on_error)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from arr_stream.live.events import Subscription
 from arr_stream.live.runner import StreamRunner
@@ -16,9 +15,6 @@ from arr_stream.live.streams import LiveStreams
 from arr_stream.web.access import Access, AllowedSources
 from arr_stream.web.observers import Observer
 from arr_stream.web.problems import NoSuchThing, NotNow, TooManyClients
-
-if TYPE_CHECKING:
-    from arr_stream.web.webrtc import BrowserCameras
 
 MOST_CLIENTS = 64
 MOST_OF_A_STREAM = 40
@@ -99,7 +95,6 @@ class Serving:
     Args:
         presets: Names of presets and what each is for.
         model: Name of the model that may be asked; None without one.
-        cameras: Browsers' cameras; made when the server starts, None where they are not allowed.
     """
 
     streams: LiveStreams
@@ -108,7 +103,6 @@ class Serving:
     observer: Observer
     presets: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
-    cameras: BrowserCameras | None = None
     clients: Clients = field(default_factory=Clients)
     drawing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     started_seconds: float = field(default_factory=time.monotonic)

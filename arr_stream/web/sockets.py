@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from arr_stream.web.problems import TooManyClients
@@ -19,7 +20,7 @@ MOST_MALFORMED = 10
 _MOST_MESSAGES_A_SECOND = 200
 
 ENDING, MALFORMED, FAILED, CROWDED = 1001, 1008, 1011, 1013
-NO_STREAM, REMOVED = 4404, 4410
+NO_STREAM, SILENT, REMOVED = 4404, 4408, 4410
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,15 @@ class StayingSocket(ABC):
 
     @abstractmethod
     def heard(self, text: str) -> None:
-        """Take a message.
+        """Take a text message.
 
         Raises:
             MalformedMessage: It makes no sense.
         """
+
+    def heard_bytes(self, data: bytes) -> None:
+        """Take a binary message; raises `MalformedMessage` as `heard` does."""
+        raise MalformedMessage("a binary message, where JSON text is expected")
 
     async def run(self, stream: str | None = None) -> None:
         """Serve the client, in a place of its own, to the end."""
@@ -85,10 +90,10 @@ class StayingSocket(ABC):
                 await asyncio.sleep(second + 1 - clock())
                 messages, second = 0, clock()
             try:
-                text = message.get("text")
-                if text is None:
-                    raise MalformedMessage("a binary message, where JSON text is expected")
-                self.heard(text)
+                if (text := message.get("text")) is not None:
+                    self.heard(text)
+                else:
+                    self.heard_bytes(message["bytes"])
             except MalformedMessage as exc:
                 malformed += 1
                 await self.complain(str(exc))
@@ -106,6 +111,13 @@ class StayingSocket(ABC):
         except (WebSocketDisconnect, RuntimeError) as exc:
             # Gone in the meantime, or closed by the other half of this conversation.
             raise ClientTooSlow from exc
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return in one line what is wrong first, and where."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))[:60]
+    return f"{place or 'message'}: {first['msg'].lower()}"
 
 
 async def _first_of(*coroutines: Coroutine[Any, Any, Close]) -> Close:

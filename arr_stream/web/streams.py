@@ -1,4 +1,4 @@
-"""`/api/streams` and `/api/browser`: streams, what is looked for in them, questions to the model, and what is kept.
+"""`/api/streams`: streams, what is looked for in them, questions to the model, and what is kept.
 
 What requests may say is bounded in every list and text, and unknown keys are refused.
 """
@@ -9,7 +9,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 from unicodedata import category
 
 from fastapi import APIRouter, Query, Request, Response
@@ -17,17 +17,14 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 
-from arr_stream.config import Settings, public_settings
+from arr_stream.config import public_settings
 from arr_stream.errors import ExampleUnreadable, InvalidSetting
 from arr_stream.live.publishing import MOST_RECORDS
 from arr_stream.live.runner import StreamRunner
 from arr_stream.records.schema import Header
 from arr_stream.relevance.query import ExampleQuery, load_example
 from arr_stream.selection.budget import fitted_tokens
-from arr_stream.sources.base import Source
-from arr_stream.sources.live.browser import BrowserSource
-from arr_stream.sources.live.connection import Interrupt, OnState
-from arr_stream.web.problems import Forbidden, NotNow, NotYet
+from arr_stream.web.problems import NotNow, NotYet
 from arr_stream.web.serving import Serving
 from arr_stream.web.settings import checked_changes
 
@@ -104,16 +101,6 @@ class Looks(Body):
     """Where someone looks, normalised to [0, 1]."""
 
     points: Annotated[list[tuple[Share, Share]], Field(max_length=256)]
-
-
-class Offer(Body):
-    """A browser's camera or screen, as WebRTC describes it."""
-
-    sdp: Annotated[str, Field(min_length=1, max_length=200_000)]
-    type: Literal["offer"]
-    name: Name | None = None
-    query: Texts = []
-    preset: Preset | None = None
 
 
 class NewQuestion(Body):
@@ -204,37 +191,6 @@ def stream_routes(serving: Serving) -> APIRouter:
         for x, y in looks.points:
             runner.look(x, y)
         return Response(status_code=204)
-
-    @router.post("/api/browser", status_code=201)
-    async def offer(offer: Offer) -> dict[str, Any]:
-        """Answer a browser that offers its camera or screen; the stream is gone when the connection ends."""
-        if serving.cameras is None:
-            raise Forbidden("cameras of browsers are not taken", remedy="start the server without --no-browser")
-        serving.check_room()
-        streams = serving.streams
-        settings = streams.preset(offer.preset) if offer.preset is not None else streams.settings
-        made: list[StreamRunner] = []
-
-        def add(source: BrowserSource) -> None:
-            def open_it(_settings: Settings, _on_state: OnState, _interrupt: Interrupt) -> Source:
-                try:
-                    source.wait_first()
-                except BaseException:
-                    source.close()
-                    raise
-                # Its `info` is known by now, and never set again.
-                return cast(Source, source)
-
-            preset, asked = offer.preset, offer.query
-            runner = streams.add("browser", opener=open_it, name=source.name, query=asked, preset=preset, once=True)
-            made.append(runner)
-
-        async def take(source: BrowserSource) -> None:
-            await run_in_threadpool(add, source)
-
-        name = offer.name or "browser camera"
-        sdp = await serving.cameras.answer(offer.sdp, take, settings=settings, name=name)
-        return {"sdp": sdp, "type": "answer", "stream": made[0].status()}
 
     return router
 

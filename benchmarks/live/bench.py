@@ -65,7 +65,7 @@ def measure_page(plan: LivePlan) -> list[Figure]:
 
 
 def measure_browser_camera(plan: LivePlan) -> list[Figure]:
-    """From a picture painted in the browser, by WebRTC to the server, through the pipeline, and back to the canvas."""
+    """From a picture painted in the browser, to the server, through the pipeline, and back to the canvas."""
     with (
         live_server(settings=plan.settings) as (server, _),
         chromium(CAMERA_ARGUMENTS) as browser,

@@ -22,12 +22,7 @@ _SLOWEST_MS = 100
 
 ENVIRONMENT = "ARR_STREAM_CHROMIUM"
 
-CAMERA_ARGUMENTS = (
-    "--use-fake-ui-for-media-stream",
-    "--use-fake-device-for-media-stream=fps=30",
-    # Without any other address, ICE finds no way from the browser to the server.
-    "--allow-loopback-in-peer-connection",
-)
+CAMERA_ARGUMENTS = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream=fps=30")
 """A fake camera that runs at 30 fps and needs no consent."""
 
 # The clock is the system's, as the server's is. It tells whole milliseconds, rounded down: one is added.

@@ -19,7 +19,12 @@ from benchmarks.machine import processor_name
 
 PACKAGES = (
     *("torch", "numpy", "opencv-python-headless", "av", "scikit-image", "onnxruntime", "rapidocr", "kornia"),
-    *("open_clip_torch", "transformers", "fastapi", "uvicorn", "aiortc"),
+    *(
+        "open_clip_torch",
+        "transformers",
+        "fastapi",
+        "uvicorn",
+    ),
 )
 
 PRODUCT = ("arr_stream", "pipelines", "sample_videos")

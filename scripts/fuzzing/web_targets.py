@@ -1,4 +1,4 @@
-"""Fuzzing of what comes over the network: requests, socket messages and WebRTC offers; no socket is opened."""
+"""Fuzzing of what comes over the network: requests, socket messages, pictures; no socket is opened."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from fuzzing import media_seeds
-from fuzzing.mutate import CORPUS, TEXT, inserted, json_value, lines
-from fuzzing.target import Run, Target, texts
+from fuzzing.mutate import CORPUS, TEXT, inserted, json_value
+from fuzzing.target import Run, Target
 
 _BODIES: dict[str, Any] = json.loads((CORPUS / "bodies.json").read_text(encoding="utf-8"))
 """What clients say, by the model that checks it."""
 _NAMES = tuple(_BODIES)
+_MOST_PIXELS = 1_000_000
 
 
 def _messages() -> list[bytes]:
@@ -76,7 +77,7 @@ def _requests() -> list[bytes]:
     return [
         *(
             request(line, "content-type: application/json\n", json.dumps(body).encode())
-            for line, body in zip((*posted, "POST /api/browser"), _BODIES.values(), strict=False)
+            for line, body in zip(posted, _BODIES.values(), strict=False)
         ),
         request(f"GET {stream}"),
         request(f"PUT {one}/example", "content-type: image/png\ncontent-length: 9\n", media_seeds.pictures()[0]),
@@ -166,22 +167,18 @@ async def _exchange(app: Any, scope: dict[str, Any], body: bytes) -> tuple[int, 
     return status, said.decode("utf-8", "replace")
 
 
-def _offers() -> list[bytes]:
-    return [text.encode() for text in texts("offers")]
+def _browser_pictures() -> list[bytes]:
+    return [picture for picture in media_seeds.pictures() if picture.startswith(b"\xff\xd8")]
 
 
-def _open_offers(scratch: Path) -> Run:
-    from aiortc.sdp import SessionDescription
-
-    from arr_stream.web.webrtc import checked_offer, with_rates
+def _open_browser_pictures(scratch: Path) -> Run:
+    from arr_stream.sources.live.browser import decode_jpeg
 
     def run(data: bytes) -> str:
-        kept = checked_offer(data.decode("utf-8", "surrogateescape"))
-        offer = SessionDescription.parse(kept)
-        if any(media.ice_candidates for media in offer.media):
-            raise AssertionError("a candidate stays in the offer")
-        with_rates(kept)
-        return f"{min(sum(len(media.rtp.codecs) for media in offer.media), 5)} codecs"
+        height, width, _ = decode_jpeg(data, "camera", _MOST_PIXELS).shape
+        if width * height > _MOST_PIXELS:
+            raise AssertionError(f"a picture of {width}x{height} pixels")
+        return "picture"
 
     return run
 
@@ -210,7 +207,7 @@ def _cut_short(rng: Any, data: bytes) -> bytes:
     return data[: rng.randrange(len(data) + 1)]
 
 
-_HTTP, _SDP = inserted("http"), inserted("sdp")
+_HTTP = inserted("http")
 
 TARGETS = (
     Target(
@@ -220,8 +217,8 @@ TARGETS = (
     ),
     Target("requests", "whole requests to the server", _requests, _open_requests, (*TEXT, _HTTP, _HTTP), 0.6),
     Target(
-        *("offers", "WebRTC offers (SDP)", _offers, _open_offers, (*TEXT, lines, lines, _SDP, _SDP)),
-        traced=("arr_stream", "aiortc"),
+        *("browser-pictures", "JPEG pictures of a browser's camera", _browser_pictures, _open_browser_pictures),
+        share=0.6,
     ),
     Target(
         *("wire", "a keyframe worker that dies in mid-message", _wire, _open_wire, (_cut_short,), 0.3),

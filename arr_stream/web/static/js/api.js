@@ -81,7 +81,6 @@ export const api = {
   ask: (id, body) => request("POST", stream(id, "/questions"), { body }),
   stopAsking: (id) => request("DELETE", stream(id, "/questions")),
   answers: (id, search = "") => request("GET", stream(id, `/answers?format=json&search=${encodeURIComponent(search)}`)),
-  browser: (body) => request("POST", "api/browser", { body, timeout_ms: 30000 }),
 };
 
 /** Addresses for links. */

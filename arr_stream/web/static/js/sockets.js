@@ -13,6 +13,15 @@ const OPEN_WITHIN_MS = 8000;
 /** Why a socket was closed for good, by the server's close codes. */
 const FINAL = { 4401: "token", 4403: "origin", 4404: "gone", 4410: "removed" };
 
+/** A new WebSocket to a path of this server. */
+export function openSocket(path) {
+  const url = here(path);
+  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+  const socket = new WebSocket(url);
+  socket.binaryType = "arraybuffer";
+  return socket;
+}
+
 /**
  * Keeps one socket open until `stop()`.
  *
@@ -56,10 +65,7 @@ export class ReconnectingSocket {
   }
 
   _open() {
-    const url = here(this.address());
-    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    const socket = new WebSocket(url);
-    socket.binaryType = "arraybuffer";
+    const socket = openSocket(this.address());
     this.socket = socket;
     const late = setTimeout(() => socket.close(), OPEN_WITHIN_MS);
     socket.onopen = () => {
