@@ -199,11 +199,7 @@ def total_ms(latency_ms: Mapping[str, float]) -> float:
 def pays_for_keyframe(patches: PatchSet, parts_before: Mapping[str, tuple[int, str]]) -> bool:
     """Return whether this frame took in parts of a keyframe, or spent most of its time waiting for them.
 
-    Parts made on a thread arrive frames after the keyframe was requested (`keyframes.delay`).
-
-    Args:
-        patches: A frame.
-        parts_before: `PatchSet.parts` of the frame before it.
+    They arrive frames after it was requested (`keyframes.delay`). `parts_before` are the `parts` of the frame before.
     """
     waited = patches.latency_ms.get("keyframe", 0.0) > total_ms(patches.latency_ms) / 2
     return waited or dict(patches.parts) != dict(parts_before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import cv2
@@ -203,10 +203,6 @@ class PatchSet:
             if len(getattr(self, name)) != n:
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {n} cells")
 
-    def __getstate__(self) -> list[object]:
-        # Weak references cannot be pickled.
-        return [None if each.name == "frame_ref" else getattr(self, each.name) for each in fields(self)]
-
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -225,16 +221,13 @@ class PatchSet:
         return frame
 
     def crops(self, size: int = CELL_PX) -> ByteArray:
-        """Cut the chosen cells from the source frame and resize each to a square.
+        """Cut the chosen cells from the source frame and resize each to `size` pixels, about a fine cell's own side.
 
-        A cell of level 1 or 2 covers 2x2 or 4x4 fine cells in the same `size`, so with less detail, as the model sees
-        it. A cell of level -1 (four tokens) has more detail than the default keeps; 64 shows it.
-
-        Args:
-            size: Side of a crop in pixels, `s`; 32 is about a fine cell's own size.
+        A cell of level 1 or 2 covers 2x2 or 4x4 fine cells, so it keeps less detail, as the model sees it. One of level
+        -1 (four tokens) has more detail than the default keeps; 64 shows it.
 
         Returns:
-            `[N, s, s, 3]` uint8 RGB, in the order of `level`, `score` and `cells_xyxy`.
+            `[N, size, size, 3]` uint8 RGB, in the order of `level`, `score` and `cells_xyxy`.
 
         Raises:
             ReferenceError: See `frame`.
@@ -247,8 +240,8 @@ class PatchSet:
         return crops
 
     def without_texture(self) -> PatchSet:
-        """The choice alone, in some kilobytes, without the channels and the flow that led to it."""
-        return replace(self, texture=Texture(self.grid.texture_wh, {}), flow=None)
+        """The choice alone, in some kilobytes, without its frame and the channels and the flow that led to it."""
+        return replace(self, texture=Texture(self.grid.texture_wh, {}), flow=None, frame_ref=None)
 
     @property
     def tokens(self) -> int:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,9 +30,8 @@ DEFAULT_ROUNDS = 3
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
-    from arr_stream.tuning.gain import Gain
     from arr_stream.tuning.through_model import TunedAnswers
-    from arr_stream.tuning.tuner import Progress, TuneReport
+    from arr_stream.tuning.tuner import Progress, TuneOptions, TuneReport
 
 
 def tune(
@@ -84,19 +83,12 @@ def tune(
         }
         excludes("--through-model", others, "it fits to answers")
         settings = settings.with_values({"vlm.model": through_model})
-        _tune_through_model(data, output, settings, weight, seed, _within(minutes), as_json=as_json, force=force)
-        return
 
     from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
-    from arr_stream.tuning.footage import divide, load_footage
-    from arr_stream.tuning.gain import LEAST_HELD_OUT
     from arr_stream.tuning.parameters import NAMES
-    from arr_stream.tuning.recording import checked_kinds
     from arr_stream.tuning.report import draw_before_and_after
-    from arr_stream.tuning.report import preset as to_preset
-    from arr_stream.tuning.tuner import TuneOptions
-    from arr_stream.tuning.tuner import tune as tune_weights
+    from arr_stream.tuning.tuner import TuneOptions, TuneReport
 
     # What cannot be written should be said at once.
     if output is not None:
@@ -104,69 +96,64 @@ def tune(
     check_picture(picture, force=force)
     if output is not None and picture is not None and output.resolve() == picture.resolve():
         raise OutputUnwritable(f"{output}: named twice, for preset and picture", remedy="give each its own name")
-    if output is None:
+    if output is None and through_model is None:
         say("nothing will be written: --out names a file for the weights")
     options = TuneOptions(
-        kinds=checked_kinds(ask) if ask else TuneOptions().kinds,
         hold_out=tuple(hold_out or ("half",)),
         rounds=rounds,
         names=tuple(dict.fromkeys(weight)) if weight else NAMES,
         fit=FitOptions(seed=seed),
         in_time=_within(minutes),
     )
-    footage = load_footage(data)
+    fit = _fit_to_footage if through_model is None else _fit_to_answers
+    report = fit(data, settings, options, ask, judged=output is not None)
     # A fit takes minutes, and must not be lost for want of a folder.
     for path in (output, picture):
         if path is not None:
             make_parent(path)
-    held_out = len(divide(footage, options.hold_out, seed).held_out)
-    if output is not None and held_out < LEAST_HELD_OUT:
+    _finish(report, data.resolve().name, output, as_json=as_json, force=force)
+    if isinstance(report, TuneReport):
+        write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
+    if output is not None and not report.gain.reliable:
+        raise NoGain(
+            f"{output} not written: gain {report.gain}", remedy="keep the weights you have, or give more footage"
+        )
+
+
+def _fit_to_footage(
+    data: Path, settings: Settings, options: TuneOptions, ask: list[str] | None, *, judged: bool
+) -> TuneReport:
+    from arr_stream.tuning.footage import divide, load_footage
+    from arr_stream.tuning.gain import LEAST_HELD_OUT
+    from arr_stream.tuning.recording import checked_kinds
+    from arr_stream.tuning.tuner import tune as tune_weights
+
+    options = replace(options, kinds=checked_kinds(ask)) if ask else options
+    footage = load_footage(data)
+    held_out = len(divide(footage, options.hold_out, options.fit.seed).held_out)
+    if judged and held_out < LEAST_HELD_OUT:
         raise EvaluationDataError(
             f"{data}: {held_out} of {len(footage)} sequences would be held out, too few to tell a gain from noise",
             remedy=f"give at least {LEAST_HELD_OUT} to hold out and one to fit to, or leave out --out to try it",
         )
     with _told() as progress:
-        report = tune_weights(footage, settings, options, progress)
-    tuned = to_preset(report, data.resolve().name) if report.gain.reliable else None
-    # First: whatever becomes of the rest, the weights took longest.
-    _write(output, tuned, force=force)
-    _print(report, tuned, as_json=as_json)
-    write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
-    _check_gain(output, report.gain)
+        return tune_weights(footage, settings, options, progress)
 
 
-def _tune_through_model(
-    data: Path,
-    output: Path | None,
-    settings: Settings,
-    weight: list[str] | None,
-    seed: int,
-    in_time: Callable[[], bool],
-    *,
-    as_json: bool,
-    force: bool,
-) -> None:
+def _fit_to_answers(
+    data: Path, settings: Settings, options: TuneOptions, _ask: list[str] | None, *, judged: bool
+) -> TunedAnswers:
     from arr_stream.evaluation.questions import read_questions
-    from arr_stream.files import make_parent, prepare_output
-    from arr_stream.tuning.fitting import FitOptions
-    from arr_stream.tuning.parameters import NAMES
-    from arr_stream.tuning.report import answer_preset
-    from arr_stream.tuning.through_model import TuneOptions, tune_through_model
+    from arr_stream.tuning import through_model
 
-    if output is not None:
-        prepare_output(output, force)
-        make_parent(output)
-    names = tuple(dict.fromkeys(weight)) if weight else NAMES
-    options = TuneOptions(names=names, fit=FitOptions(frames=24, seed=seed), in_time=in_time)
+    chosen = through_model.TuneOptions(
+        names=options.names, fit=replace(options.fit, frames=24), in_time=options.in_time
+    )
     questions, skipped = read_questions(data)
     for each in skipped:
         say(f"line {each.line} left out: {each.reason}")
     with _told() as progress:
-        report = tune_through_model(questions, settings, options, progress)
-    preset = answer_preset(report, data.resolve().name) if report.gain.reliable else None
-    _write(output, preset, force=force)
-    _print(report, preset, as_json=as_json)
-    _check_gain(output, report.gain)
+        return through_model.tune_through_model(questions, settings, chosen, progress)
 
 
 @contextmanager
@@ -183,15 +170,6 @@ def _told() -> Iterator[Progress]:
         raise interrupted(", nothing was written") from None
 
 
-def _write(output: Path | None, preset: str | None, *, force: bool) -> None:
-    from arr_stream.files import written_whole
-
-    if output is not None and preset is not None:
-        with written_whole(output, force=force) as partial:
-            partial.write_text(preset, encoding="utf-8")
-        say(f"wrote {output}; use it with --preset {output}")
-
-
 def _within(minutes: float | None) -> Callable[[], bool]:
     """Tells whether there is time left."""
     if minutes is None:
@@ -200,31 +178,37 @@ def _within(minutes: float | None) -> Callable[[], bool]:
     return lambda: time.monotonic() < end
 
 
-def _check_gain(output: Path | None, gain: Gain) -> None:
-    if output is not None and not gain.reliable:
-        raise NoGain(f"{output} not written: gain {gain}", remedy="keep the weights you have, or give more footage")
-
-
-def _print(report: TuneReport | TunedAnswers, preset: str | None, *, as_json: bool) -> None:
-    from arr_stream.tuning.report import answer_tables, gains, tables
+def _finish(report: TuneReport | TunedAnswers, origin: str, output: Path | None, *, as_json: bool, force: bool) -> None:
+    """Write the preset if it is reliably better, and print what was found."""
+    from arr_stream.files import written_whole
+    from arr_stream.tuning.report import answer_preset, answer_tables, gains, preset, tables
     from arr_stream.tuning.tuner import TuneReport
 
-    found = tables(report) if isinstance(report, TuneReport) else answer_tables(report)
-    if not as_json:
-        show_tables(found)
-        out.print(gains(report) if isinstance(report, TuneReport) else f"gain {report.gain}", markup=False)
-        return
-    values: dict[str, object] = {
-        "tables": [table.as_json() for table in found],
-        "gain": {**asdict(report.gain), "reliable": report.gain.reliable},
-        "scoring": report.weights.model_dump(),
-        "preset": preset,
-    }
     if isinstance(report, TuneReport):
-        values |= {
-            "fitted": [footage.name for footage in report.division.fitted],
-            "held_out": [footage.name for footage in report.division.held_out],
+        text, found, last = preset(report, origin), tables(report), gains(report)
+        division = report.division
+        more = {
+            "fitted": [footage.name for footage in division.fitted],
+            "held_out": [footage.name for footage in division.held_out],
             "budget": report.budget,
             "seed": report.seed,
         }
+    else:
+        text, found, last, more = answer_preset(report, origin), answer_tables(report), f"gain {report.gain}", {}
+    # First: whatever becomes of the rest, the weights took longest.
+    if output is not None and report.gain.reliable:
+        with written_whole(output, force=force) as partial:
+            partial.write_text(text, encoding="utf-8")
+        say(f"wrote {output}; use it with --preset {output}")
+    if not as_json:
+        show_tables(found)
+        out.print(last, markup=False)
+        return
+    values = {
+        "tables": [table.as_json() for table in found],
+        "gain": {**asdict(report.gain), "reliable": report.gain.reliable},
+        "scoring": report.weights.model_dump(),
+        "preset": text if report.gain.reliable else None,
+        **more,
+    }
     out.print_json(json.dumps(values))

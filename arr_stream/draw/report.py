@@ -267,16 +267,8 @@ def write_latency_plot(path: Path, statistics: RunStatistics, title: str) -> Non
             first, rest, mean, color=_MARK, alpha=0.6, linewidth=0, step="mid", label="time spent on keyframes"
         )
         axes.step(first, rest, where="mid", color=_LINE, linewidth=1.1, label=f"all else{of_bin}")
-        axes.scatter(
-            first[keyframe],
-            largest[keyframe],
-            s=26,
-            color=_MARK,
-            marker="D",
-            zorder=3,
-            linewidths=0,
-            label="takes in parts of a keyframe",
-        )
+        marked = first[keyframe], largest[keyframe]
+        axes.scatter(*marked, s=26, color=_MARK, marker="D", zorder=3, lw=0, label="takes in parts of a keyframe")
     numbers = statistics.latency.summary()
     for name, style in (("median", "-"), ("p95", "--"), ("p99", ":")):
         if name in numbers:

@@ -55,15 +55,8 @@ class Quantiles:
 
 @dataclass(slots=True)
 class Bin:
-    """Neighbouring frames.
-
-    Args:
-        first: Index of the first one.
-        count: Frames.
-        total, largest: Milliseconds of all, and of the slowest.
-        keyframe_ms: The share of `total` spent on keyframes.
-        keyframe: One of them took in parts of a keyframe or waited for them.
-    """
+    """Neighbouring frames: the first one's index, their number, their milliseconds `total` and `largest`, those of
+    `total` that were spent on keyframes, and whether one of them took in parts of a keyframe."""
 
     first: int
     count: int

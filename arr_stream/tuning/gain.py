@@ -1,4 +1,4 @@
-"""Paired gain on held-out data, and whether it exceeds its noise."""
+"""Gain on held-out data, and whether it exceeds its noise."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ LEAST_HELD_OUT = 3
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Mean difference of paired figures before and after.
-
-    Args:
-        mean: After minus before.
-        standard_error: Of the mean; None with fewer than two pairs.
-        count: Pairs: held-out sequences or questions.
-        unit: Name of a pair, in the plural.
-    """
+    """Mean of paired differences, its standard error (None with fewer than two), their number and what they are of."""
 
     mean: float
     standard_error: float | None
@@ -28,19 +21,16 @@ class Gain:
     unit: str
 
     @classmethod
-    def paired(cls, before: Sequence[float], after: Sequence[float], unit: str) -> Gain:
-        """Compare figures of the same sequences or questions, in the same order."""
-        found = np.subtract(after, before, dtype=np.float64)
-        count = len(found)
-        error = float(found.std(ddof=1) / np.sqrt(count)) if count > 1 else None
-        return cls(float(found.mean()), error, count, unit)
+    def of(cls, differences: Sequence[float], unit: str) -> Gain:
+        """Summarise after minus before of each held-out sequence or question."""
+        count = len(differences)
+        error = float(np.std(differences, ddof=1) / np.sqrt(count)) if count > 1 else None
+        return cls(float(np.mean(differences)), error, count, unit)
 
     @property
     def reliable(self) -> bool:
         """Whether there are at least `LEAST_HELD_OUT` pairs and the mean exceeds twice its standard error."""
-        if self.standard_error is None or self.count < LEAST_HELD_OUT:
-            return False
-        return self.mean > 2 * self.standard_error
+        return self.count >= LEAST_HELD_OUT and self.mean > 2 * (self.standard_error or 0)
 
     def __str__(self) -> str:
         held_out = f"{self.count} held-out {self.unit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -151,30 +152,16 @@ def _header(report: TuneReport, origin: str) -> Iterator[str]:
     yield f"# Budget {report.budget}, seed {report.seed}."
     yield from _folded("# Fitted to ", [footage.name for footage in report.division.fitted])
     yield from _folded("# Held out: ", [footage.name for footage in report.division.held_out])
-    for kind in KINDS:
-        if any(each.kind == kind for each in report.before):
-            before = report.mean(report.before, held_out=True, kind=kind)
-            after = report.mean(report.after, held_out=True, kind=kind)
-            if before == before:
-                yield (
-                    f"# Coverage on what was held out, asked for by {_ASKED[kind]}: "
-                    f"{before:.{DECIMALS}f} before, {after:.{DECIMALS}f} after."
-                )
+    for asked, before, after in _held_out(report):
+        yield f"# Held-out coverage, asked for by {asked}: {before:.{DECIMALS}f} before, {after:.{DECIMALS}f} after."
     if report.weights == report.start:
         yield "# Nothing did better than what was there; nothing is changed."
 
 
-def _folded(start: str, names: Sequence[str], width: int = 118) -> Iterator[str]:
+def _folded(start: str, names: Sequence[str], width: int = 118) -> list[str]:
     """A list in comment lines; names cannot break out of the comment."""
-    words = [" ".join(name.split()) for name in names]
-    text = [*(f"{word}, " for word in words[:-1]), f"{words[-1]}."]
-    line = start
-    for piece in text:
-        if len(line) + len(piece.rstrip()) > width and line not in (start, "#   "):
-            yield line.rstrip()
-            line = "#   "
-        line += piece
-    yield line.rstrip()
+    text = ", ".join(" ".join(name.split()) for name in names)
+    return textwrap.wrap(f"{start}{text}.", width, subsequent_indent="#   ", break_on_hyphens=False)
 
 
 def _number(value: float) -> str:
@@ -184,13 +171,16 @@ def _number(value: float) -> str:
 
 def gains(report: TuneReport) -> str:
     """Return one line with the held-out coverage before and after, and whether the gain exceeds its noise."""
-    parts = []
+    parts = [f"asked for by {asked} {before:.3f} -> {after:.3f}" for asked, before, after in _held_out(report)]
+    return f"held-out coverage {'; '.join(parts)}; gain {report.gain}"
+
+
+def _held_out(report: TuneReport) -> Iterator[tuple[str, float, float]]:
+    """Yield how the object was asked for and the mean coverage before and after, for each way that was tried."""
     for kind in KINDS:
-        before = report.mean(report.before, held_out=True, kind=kind)
-        after = report.mean(report.after, held_out=True, kind=kind)
+        before, after = (report.mean(runs, held_out=True, kind=kind) for runs in (report.before, report.after))
         if before == before:
-            parts.append(f"held-out coverage asked for by {_ASKED[kind]}: {before:.3f} -> {after:.3f}")
-    return "; ".join((*parts, f"gain {report.gain}"))
+            yield _ASKED[kind], before, after
 
 
 def shown(report: TuneReport, most: int) -> list[tuple[Run, Run]]:

@@ -185,7 +185,7 @@ class TunedAnswers:
     @property
     def gain(self) -> Gain:
         """Gain in right answers to held-out questions."""
-        return Gain.paired([each.right for each in self.before], [each.right for each in self.after], "questions")
+        return Gain.of([b.right - a.right for a, b in zip(self.before, self.after, strict=True)], "questions")
 
 
 def tune_through_model(

@@ -94,14 +94,11 @@ class TuneReport:
     @property
     def gain(self) -> Gain:
         """Gain in coverage on held-out sequences; the ways to ask are averaged within a sequence."""
-        before, after = (
-            [
-                float(np.mean([each.coverage.mean() for each in runs if each.footage.name == footage.name]))
-                for footage in self.division.held_out
-            ]
-            for runs in (self.before, self.after)
-        )
-        return Gain.paired(before, after, "sequences")
+        held_out = {footage.name: list[float]() for footage in self.division.held_out}
+        for before, after in zip(self.before, self.after, strict=True):
+            if before.footage.name in held_out:
+                held_out[before.footage.name].append(float(after.coverage.mean() - before.coverage.mean()))
+        return Gain.of([float(np.mean(each)) for each in held_out.values() if each], "sequences")
 
 
 def tune(
