@@ -418,7 +418,8 @@ def _read_preset(path: Path, *, included: bool) -> dict[str, Any]:
         return tomllib.loads(raw.decode("utf-8"))
     except FileNotFoundError as exc:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1, cutoff=0.4)
-        hint = f"did you mean {path.parent / near[0]}?" if near else "presets are TOML files, see pipelines/"
+        known = ", ".join(sorted(each.stem for each in PRESETS.glob("*.toml")))
+        hint = f"did you mean {path.parent / near[0]}?" if near else f"give a TOML file, or one of {known}"
         raise PresetNotFound(f"{path}: no such preset", remedy=hint) from exc
     except (OSError, ValueError, RecursionError) as exc:  # Numbers too long and brackets too deep are TOML too.
         raise PresetNotFound(f"{path}: not a readable TOML file: {exc}", remedy="see pipelines/ for examples") from exc

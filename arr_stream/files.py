@@ -14,6 +14,7 @@ from pathlib import Path
 
 from arr_stream.errors import DiskFull, OutputExists, OutputUnwritable
 
+STANDARD_OUTPUT = Path("-")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -30,13 +31,15 @@ def prepare_output(path: Path | str, force: bool = False, *, direct: bool = Fals
     Args:
         path: The final name.
         force: Replacing what is there is wanted.
-        direct: Written line by line under its final name, so that pipes and devices will do too.
+        direct: Written line by line under its final name, so that pipes, devices and `-` (standard output) will do too.
 
     Raises:
         OutputExists: The file, or what a killed run left under its partial name, is there and `force` is not set.
         OutputUnwritable: It is a folder, a device, or the folder that it would be in cannot be written to.
     """
     path = Path(path)
+    if direct and path == STANDARD_OUTPUT:
+        return path
     if path.is_dir():
         raise OutputUnwritable(f"{path}: is a folder", remedy="name a file")
     check_folder(path.parent)

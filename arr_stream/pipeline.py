@@ -42,7 +42,7 @@ from arr_stream.relevance.query_scorers import (
     answer_queries,
 )
 from arr_stream.relevance.scorers import Change
-from arr_stream.selection.budget import budget_tokens, fitted_tokens
+from arr_stream.selection.budget import budget_notice, budget_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.spending import Spending
 from arr_stream.texture.array import LazyPlane, Plane, Texture
@@ -512,14 +512,15 @@ class Pipeline:
         if state is not None:
             self._queries = resized_queries(self._queries, state.grid.size_wh, frame.size_wh)
         grid = Grid.for_size(frame.size_wh, max_pixels=self._settings.grid.max_pixels)
-        # A stream whose pictures become too small for the budget goes on with whole frames.
-        tokens = (budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells)
+        budget = self._settings.selection.budget
+        if notice := budget_notice(budget, grid.cells):
+            self._notices = (*self._notices, notice)
         self._device.forget()
         self._spending.restart()
         cache = TemporalCache(grid, self._device.put)
         self._state = _State(
             grid=grid,
-            tokens=tokens,
+            tokens=budget_tokens(budget, grid.cells),
             cache=cache,
             refresher=Refresher(self._provider, cache),
             seen=SeenCells(grid, self._device.put),

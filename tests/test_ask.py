@@ -138,7 +138,7 @@ def test_at_the_source_s_own_speed(ask: Ask, tmp_path: Path) -> None:
         (("--last", 0), 51, "above 0"),
         (("--last", 1, "--start", 1), 51, "one or the other"),
         (("--every", 0.1), 51, "--fps"),
-        (("--mode", "telepathy"), 51, "vlm.mode"),
+        (("--mode", "telepathy"), 51, "--mode"),
         (("-o", "same.mp4", "--patches", "same.mp4"), 21, "named twice"),
         (("--set", "vlm.attention_layer=99"), 51, "layers"),
     ],

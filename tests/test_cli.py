@@ -140,7 +140,6 @@ def _put(folder: Path, name: str) -> Path:
         (None, ["--example", "missing.png"], 32),
         (None, ["--gaze", "missing.csv"], 33),
         (None, ["--budget", "0"], 40),
-        (None, ["--budget", "49"], 40),
         (None, ["--budget-per-second", "-5"], 40),
         (None, ["--budget-per-second", "inf"], 40),
         (None, ["--budget-per-second", "nan"], 40),
@@ -285,8 +284,108 @@ def test_names_given_twice_count_once(measure: Run, monkeypatch: pytest.MonkeyPa
 def test_json_log(run: Run, clip: Path) -> None:
     _, _, err = run("process", clip, "--query", "red shed", "--log-json", "--max-frames", 2, *FAST)
     events = [json.loads(line)["event"] for line in err.splitlines()]
-    assert events[0] == "notice"
+    assert events[0] == "warning"
     assert events[-1] == "done"
+
+
+@pytest.mark.parametrize("options", [["--quiet"], ["--quiet", "--log-json"]])
+def test_warnings_are_printed_with_quiet_and_notices_are_not(run: Run, clip: Path, options: list[str]) -> None:
+    late = ("--region", "1,1,20,20", "--region-at", 0.3)
+    code, out, err = run("process", clip, *late, *FAST[:2], "--budget", 100, "--max-frames", 2, *options)
+    (line,) = err.splitlines()
+    assert (code, out) == (0, "") and "was never used: no frame at or after 0.3 s was read" in line
+    if "--log-json" in options:
+        assert json.loads(line)["event"] == "warning"
+
+
+def test_records_on_standard_output_are_alone_there(
+    start: Start, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    asking = start("ask", clip, "what is red?", "--model", "tiny", "--patches", "-", *FAST)
+    out, err = asking.communicate()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["type"] for line in lines] == ["header", *["frame"] * 20, "answer", "end"]
+    assert asking.returncode == 0 and lines[-2]["text"] in err, "the answer's text gives way"
+    assert "20 frames" in err and "wrote -" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_budget_beyond_the_grid_is_all_of_it_with_a_notice(run: Run, clip: Path, tmp_path: Path) -> None:
+    code, _, err = run("process", clip, "--budget", 100, *FAST[:2], "--patches", tmp_path / "all.jsonl")
+    assert code == 0 and "note: budget 100: a frame has 48 cells, and all of them are chosen" in err
+    header, frames, _ = read_records(tmp_path / "all.jsonl")
+    assert header.budget_tokens == 48 and all(len(frame.cells) == 48 for frame in frames)
+    code, _, err = run("batch", clip, "-o", tmp_path / "batch", "--budget", 100, *FAST[:2])
+    assert code == 0, err
+    _, frames, _ = read_records(next((tmp_path / "batch").rglob("records.jsonl")))
+    assert all(len(frame.cells) == 48 for frame in frames)
+
+
+def test_a_name_with_a_dash_gets_the_hint(
+    run: Run, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-dash.mp4").write_bytes(clip.read_bytes())
+    code, _, err = run("process", "-dash.mp4", *FAST)
+    assert code == 2 and "write it after `--`" in " ".join(err.replace("│", "").split())
+    assert run("process", "--quiet", *FAST, "--", "-dash.mp4")[0] == 0
+
+
+def test_settings_fit_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("settings", "--set", "keyframes.interval=10")[1].splitlines()
+    place = lines.index("keyframes.interval = 10  (default 30)")
+    assert lines[place + 1].startswith("    ") and len(lines[place + 1]) > 30
+    meanings = [line for line in lines if line.startswith("    ")]
+    assert max(map(len, meanings)) <= 80 and sum(map(len, meanings)) / len(meanings) > 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "said"),
+    [
+        (("ask", "what?", "CLIP"), 51, 'the video comes first, then the question; arr-stream ask CLIP "what?"'),
+        (("process", "CLIP", "--preset", "fast"), 52, "fast: no such preset; give a TOML file, or one of "),
+        (("process", "CLIP", "--preset", "fast"), 52, "realtime"),
+        (("process", "CLIP", "--view", "heatmap"), 51, "did you mean relevance?"),
+        (("process", "CLIP", "--budget", "0.1"), 40, "for a share write 10%"),
+        (("ask", "CLIP", "what?", "--endpoint", "ftp://x"), 51, "--endpoint 'ftp://x': "),
+        (("ask", "CLIP", "what?", "--set", "vlm.endpoint=ftp://x"), 51, "vlm.endpoint='ftp://x': "),
+        (("ask", "CLIP", "what?", "--device", "tpu"), 51, "--device "),
+        (("process", "LOOP.mp4"), 10, "LOOP.mp4: a symbolic link that leads to no file"),
+        (("process", "COVER.mp3"), 12, "COVER.mp3: no video, only a cover picture, audio"),
+    ],
+)
+def test_messages_name_what_was_typed(
+    refused: Refused,
+    clip: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    expected: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("LOOP.mp4").symlink_to("LOOP.mp4")
+    _write_covered(Path("COVER.mp3"))
+    refused(expected, said.replace("CLIP", str(clip)), *(each.replace("CLIP", str(clip)) for each in arguments))
+
+
+def _write_covered(path: Path) -> None:
+    """An MP3 with a cover picture."""
+    with av.open(str(path), "w") as container:
+        sound = container.add_stream("mp3", rate=44100, layout="mono")
+        cover = container.add_stream("png")
+        assert isinstance(sound, av.AudioStream) and isinstance(cover, av.VideoStream)
+        cover.width = cover.height = 16
+        cover.pix_fmt = "rgb24"
+        cover.disposition = av.stream.Disposition.attached_pic
+        container.mux(cover.encode(av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")))
+        container.mux(cover.encode())
+        samples = av.AudioFrame.from_ndarray(np.zeros((1, 44100), np.float32), format="fltp", layout="mono")
+        samples.sample_rate = 44100
+        container.mux([*sound.encode(samples), *sound.encode()])
 
 
 def test_channels_and_settings_and_version(run: Run) -> None:
@@ -346,6 +445,8 @@ def test_eval_on_a_folder_of_footage(run: Run, measure: Run, tmp_path: Path) -> 
     assert code == 0, err
     means = json.loads(out)["mean_coverage"]["9"]
     assert means["oracle"] >= means["arr-stream"] > 0.8
+    code, out, err = run("eval", "coverage", tmp_path, "--budget", "20%", "--json", *FAST[:2])
+    assert code == 0 and json.loads(out)["mean_coverage"]["20%"]["arr-stream"] > 0.8, err
     code, out, err = measure("carry", tmp_path, "--interval", 6, "--json", "--plot", tmp_path / "i.png")
     assert code == 0, err
     by_tracker = {row["tracker"]: row["iou"] for row in json.loads(out)["rows"]}

@@ -133,7 +133,7 @@ def test_alerts_are_recorded(run: Run, tmp_path: Path) -> None:
         (("--serve", "--record", "x.mp4"), 51, "--record, --max-frames beside --serve"),
         (("--duration", 0), 51, "above 0"),
         (("--view", "patch"), 51, "patches"),
-        (("--size", "big"), 51, "live.size"),
+        (("--size", "big"), 51, "--size 'big'"),
         (("--policy", "newest"), 51, "latest"),
         (("--region", "1,2,3000,4"), 31, "region"),
         (("--query", ""), 30, "empty"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from arr_stream.config import Settings
-from arr_stream.errors import BudgetError, KeyframeFailed, RegionOutsideFrame
+from arr_stream.errors import KeyframeFailed, RegionOutsideFrame
 from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, PartValue, TextBefore, TextFinding
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
@@ -576,9 +576,9 @@ def test_novelty_marks_or_skips_what_the_model_has() -> None:
     assert not _cells(skipped[0]) & _cells(skipped[1])
 
 
-def test_the_budget_is_checked_against_the_grid() -> None:
-    with pytest.raises(BudgetError, match="1 to 48"):
-        _pipeline(selection__budget="49").step(moving_square(1)[0])
+def test_a_budget_beyond_the_grid_is_all_of_it() -> None:
+    patches = _pipeline(selection__budget="49").step(moving_square(1)[0])
+    assert patches.tokens == 48 and patches.notices == ("budget 49: a frame has 48 cells, and all of them are chosen",)
 
 
 @pytest.mark.parametrize("hw", [(1, 1), (8, 8), (3, 500), (33, 65)])

@@ -301,7 +301,11 @@ def test_the_default_budget_fits_a_small_grid() -> None:
     assert budget_tokens("auto", 6) == 6
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "1001", "0%", "101%", "many", "", "nan%", "1e3"])
+def test_a_grid_that_is_smaller_than_the_budget_is_chosen_whole() -> None:
+    assert budget_tokens("1001", 1000) == 1000
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "0%", "101%", "many", "", "nan%", "1e3"])
 def test_impossible_budgets_are_refused(text: str) -> None:
     with pytest.raises(BudgetError, match="budget"):
         budget_tokens(text, 1000)

@@ -142,7 +142,7 @@ def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
         ("POST", "/api/streams", {"source": PICTURE, "settings": {"keyframes.interval": 0}}, 400),
         ("PATCH", "{first}", {"settings": {"vlm.endpoint": "http://evil"}}, 400),
         ("PATCH", "{first}", {"settings": {"selection.budget": {"a": 1}}}, 422),
-        ("PATCH", "{first}", {"settings": {"selection.budget": "100000"}}, 400),
+        ("PATCH", "{first}", {"settings": {"selection.budget": "0"}}, 400),
         ("PATCH", "{first}", {"name": " "}, 422),
         ("PATCH", "/api/streams/nothing", {"paused": True}, 404),
         ("PUT", "{first}/query", {"texts": [" "]}, 422),

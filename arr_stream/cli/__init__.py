@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -101,7 +102,18 @@ class LazyGroup(SaysInterrupted):
         self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Import the command that `args` names, then resolve it as the parser does."""
+        """Import the command that `args` names, then resolve it as the parser does.
+
+        Raises:
+            BadParameter: A file's name that begins with a dash stands where an option does.
+        """
+        for before, file in pairwise(args):
+            if "--" in (before, file):
+                break
+            if file.startswith("-") and not before.startswith("-") and Path(file).is_file():
+                raise typer.BadParameter(
+                    f"{file} begins with a dash; write it after `--`, as in `arr-stream {args[0]} -- {file}`", ctx
+                )
         if args[0] in COMMANDS:
             self.commands[args[0]] = _command(args[0], COMMANDS[args[0]][0])
         return super().resolve_command(ctx, args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,7 +51,10 @@ def ask(
     model: OwnModelOptions,
     timing: FeedOptions,
     look: Annotated[LookOptions, But("gaze", query="What to look for, if not the question.")],
-    write: Annotated[WriteOptions, But("view", "audio", patches="Records, one JSON line a frame and an answer.")],
+    write: Annotated[
+        WriteOptions,
+        But("view", "audio", patches="Records, one JSON line a frame and an answer; - for standard output."),
+    ],
     read: ReadOptions,
     chosen: Annotated[SettingsOptions, But("sam_checkpoint")],
     tell: TellOptions,
@@ -64,13 +68,15 @@ def ask(
     The model sees the cells that the question makes relevant. Answers go to standard output.
     """
     _check_question(question)
+    if not os.path.lexists(source) and os.path.lexists(question):
+        raise InvalidSetting(
+            f"{question}: the video comes first, then the question", remedy=f'arr-stream ask {question} "{source}"'
+        )
 
     from arr_stream.config import TINY
     from arr_stream.vlm import TINY_LIMITS, answering, make_viewer
 
     settings, notices = without_skipping(answering(chosen.load(model, timing, look)))
-    if settings.vlm.model == TINY and not settings.vlm.endpoint:
-        notices = (*notices, TINY_LIMITS)
     model.check(settings, {"--keep-dialogue": timing.keep_dialogue, "--download": chosen.download})
 
     import arr_stream
@@ -101,6 +107,8 @@ def ask(
         stop = stack.enter_context(stop_on_signals())
         for notice in notices:
             reporter.notice(notice)
+        if settings.vlm.model == TINY and not settings.vlm.endpoint:
+            reporter.warning(TINY_LIMITS)
         attend = stream.pipeline.attend if settings.vlm.feedback else None
         follow, take_back, forget = stream.pipeline.follow, stream.pipeline.take_back, stream.pipeline.forget_sent
         watcher = make_watcher(

@@ -118,7 +118,14 @@ class Reporter:
         """The last word."""
 
 
-class JsonLines(Reporter):
+class QuietJsonLines(Reporter):
+    """Warnings alone, as JSON lines on standard error."""
+
+    def warning(self, text: str) -> None:
+        say_json(event="warning", text=text)
+
+
+class JsonLines(QuietJsonLines):
     """One JSON object a line on standard error, for programs."""
 
     def __init__(self) -> None:
@@ -126,8 +133,6 @@ class JsonLines(Reporter):
 
     def notice(self, text: str) -> None:
         say_json(event="notice", text=text)
-
-    warning = notice
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
         if time.monotonic() - self._last >= 1.0:
@@ -209,7 +214,7 @@ class Bar(PlainLines):
 def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Reporter]:
     """The reporter that fits the options and the terminal."""
     if quiet:
-        yield Reporter()
+        yield QuietJsonLines() if log_json else Reporter()
     elif log_json:
         yield JsonLines()
     elif not err.is_terminal:

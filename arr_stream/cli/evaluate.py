@@ -34,7 +34,7 @@ app.command()(questions)
 @app.command()
 def coverage(
     data: Sequences,
-    budget: Annotated[list[int] | None, typer.Option(min=1, help="Tokens a frame.")] = None,
+    budget: Annotated[list[str] | None, typer.Option(help="Tokens a frame, or a share such as 10%.")] = None,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
@@ -47,14 +47,19 @@ def coverage(
     from arr_stream.evaluation.coverage import evaluate_coverage
     from arr_stream.evaluation.davis import load_sequences
     from arr_stream.evaluation.plots import plot_coverage
+    from arr_stream.selection.budget import budget_tokens
 
+    budgets = [int(each) if each.isdecimal() else each for each in dict.fromkeys(budget or ("40", "101"))]
+    for each in budgets:
+        budget_tokens(str(each), 1 << 30)
     settings = Settings.load(preset, overrides or ())
     check_picture(plot, force=force)
 
-    def open_patches(sequence: Sequence, region: tuple[float, float, float, float], tokens: int) -> Iterable[PatchSet]:
+    def open_patches(
+        sequence: Sequence, region: tuple[float, float, float, float], tokens: int | str
+    ) -> Iterable[PatchSet]:
         return arr_stream.open(sequence.source, region=region, budget=tokens, settings=settings)
 
-    budgets = list(dict.fromkeys(budget or [40, 101]))
     report = evaluate_coverage(load_sequences(data), budgets, open_patches, progress=say)
     present(report, as_json=as_json, plot=plot, draw=plot_coverage, force=force)
 

@@ -43,13 +43,11 @@ def run_live(source: str, options: LiveOptions) -> None:
         ArrStreamError: What was wrong, or ended it early.
     """
     prepare_for_live()
-    settings = options.settings()
+    settings, question = options.settings(), options.ask.question
+    settings = settings if question is None else answering(settings)
     options.write.check(source.removeprefix("loop:"))
-    question = options.ask.question
     queries = options.look.queries(question)
-    watched_for = options.alerts.plan(
-        settings if question is None else answering(settings), queries, answers=question is not None
-    )
+    watched_for = options.alerts.plan(settings, queries, answers=question is not None)
     plan = None if question is None else options.ask.when.plan(question, "change")
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:
@@ -59,7 +57,7 @@ def run_live(source: str, options: LiveOptions) -> None:
         reporter = stack.enter_context(options.tell.reporting(None))
         viewer = None
         if plan is not None:
-            settings, notices = without_skipping(answering(settings))
+            settings, notices = without_skipping(settings)
             for notice in notices:
                 reporter.notice(notice)
             # Before the source is opened: nobody reads that while a model loads.

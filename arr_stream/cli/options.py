@@ -10,7 +10,7 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 import typer
 
 from arr_stream.cli.console import Reporter, reporting
-from arr_stream.errors import BudgetError, InvalidSetting, OutputUnwritable
+from arr_stream.errors import ArrStreamError, BudgetError, InvalidSetting, OutputUnwritable
+from arr_stream.files import STANDARD_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,11 +79,35 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         for name in inspect.signature(command).parameters:
             group, but = _group(hints[name])
             made[name] = _built(group, but, given) if group else given[name]
-        command(**made)
+        try:
+            command(**made)
+        except ArrStreamError as error:
+            _name_options(error, dict(_typed(made.values())))
+            raise
 
     call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in flat}
     return call
+
+
+def _typed(values: Iterable[object]) -> Iterator[tuple[str, str]]:
+    """Yield the setting and the option, such as `("vlm.endpoint", "--endpoint")`, of each option that was given."""
+    for group in values:
+        if isinstance(group, Group):
+            own = {field.name: getattr(group, field.name) for field in fields(group)}  # type: ignore[arg-type]
+            yield from _typed(own.values())
+            for key, value in given_values(group).items():
+                names = [name for name, each in own.items() if str(each) == str(value)]
+                if names:
+                    yield key, "--" + max(names, key=key.endswith).replace("_", "-")
+
+
+def _name_options(error: ArrStreamError, options: dict[str, str]) -> None:
+    """Let a message name what was typed instead of the setting behind it."""
+    for key, option in options.items():
+        error.message = error.message.replace(f"{key}=", f"{option} ").replace(key, option)
+        error.remedy = error.remedy and error.remedy.replace(key, option)
+    error.args = (f"{error.message}; {error.remedy}" if error.remedy else error.message,)
 
 
 def _group(hint: Any) -> tuple[type[Group] | None, But]:
@@ -213,7 +238,7 @@ class WriteOptions(Group):
         str,
         typer.Option(help="What the video shows: patches, relevance, clusters, flow, text, history or channel:NAME."),
     ] = "patches"
-    patches: Annotated[Path | None, typer.Option(help="Records, one JSON line a frame.")] = None
+    patches: Annotated[Path | None, typer.Option(help="Records, one JSON line a frame; - for standard output.")] = None
     report: Annotated[Path | None, typer.Option(help="Folder for contact sheet, latency plot and summary.")] = None
     audio: Annotated[bool, typer.Option(help="Keep the source's sound.")] = True
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.")] = False
@@ -221,7 +246,8 @@ class WriteOptions(Group):
     @property
     def written(self) -> list[Path]:
         """Files and folders that are there now."""
-        return [path for path in (self.output, self.patches, self.report) if path is not None and path.exists()]
+        paths = [path for path in (self.output, self.patches, self.report) if path is not None]
+        return [path for path in paths if path == STANDARD_OUTPUT or path.exists()]
 
     def check(self, source: str) -> None:
         """Say at once, before models are loaded, what cannot be written.

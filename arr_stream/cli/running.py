@@ -122,7 +122,7 @@ def run_told(
     for query, score in zip(asked, (*best, *[0.0] * len(asked)), strict=False):
         at = getattr(query, "at_seconds", 0.0)
         if stream.frame is not None and at > stream.frame.pts_seconds + 1e-6:
-            reporter.notice(f"{query.label} was never used: no frame at or after {at:g} s was read")
+            reporter.warning(f"{query.label} was never used: no frame at or after {at:g} s was read")
         elif result.frames and score < LEADING and query not in stream.query_notices:
             reporter.warning(f"{query.label}: not found; its relevance was never above {score:.2f}")
     return result

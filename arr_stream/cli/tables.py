@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from arr_stream.cli.console import out
+from arr_stream.cli.console import out, print_line
 from arr_stream.cli.measuring import Json, Overrides, Preset
 from arr_stream.errors import CameraNotFound
 
@@ -58,17 +58,15 @@ def settings(
     overrides: Overrides = None,
 ) -> None:
     """List every setting with its value and meaning. Precedence: --set and options, then the preset, then defaults."""
-    from rich.table import Table
+    from rich.padding import Padding
+    from rich.text import Text
 
     from arr_stream.config import Settings, setting_keys
 
     values = Settings.load(preset, overrides or ())
-    table = Table(title="Settings", title_justify="left")
-    table.add_column("key", no_wrap=True)
-    for heading in ("value", "default", "meaning"):
-        table.add_column(heading, overflow="fold")
     for key, (default, meaning) in setting_keys().items():
         section, name = key.split(".")
         value = getattr(getattr(values, section), name)
-        table.add_row(key, str(value), "" if value == default else str(default), meaning)
-    out.print(table)
+        changed = "" if value == default else f"  (default {default})"
+        print_line(f"{key} = {value}{changed}")
+        out.print(Padding(Text(meaning), (0, 0, 0, 4)))

@@ -39,6 +39,9 @@ _DIVERGING = (
 """ColorBrewer's RdBu, blue below zero and red above."""
 
 
+_ALSO_CALLED = {"heatmap": "relevance", "attention": "relevance", "segments": "clusters", "ocr": "text"}
+
+
 def check_view(view: str) -> str:
     """The view's name, if there is such a view.
 
@@ -57,7 +60,7 @@ def check_view(view: str) -> str:
     else:
         what, known = "such view", [*VIEWS, *channels]
         remedy = f"choose one of {', '.join(VIEWS)} or {CHANNEL_PREFIX}NAME"
-    near = difflib.get_close_matches(view, known, n=1, cutoff=0.0)[0]
+    near = _ALSO_CALLED.get(view.lower()) or difflib.get_close_matches(view, known, n=1, cutoff=0.0)[0]
     raise InvalidSetting(f"view {view}: there is no {what}; did you mean {near}?", remedy=remedy)
 
 

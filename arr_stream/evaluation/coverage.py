@@ -17,9 +17,10 @@ from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.evaluation.davis import check_mask, check_visible, tight_box
 from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.patch_set import PatchSet
+from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import BoolArray, FloatArray, Grid, IntArray
 
-OpenPatches = Callable[[Footage, tuple[float, float, float, float], int], Iterable[PatchSet]]
+OpenPatches = Callable[[Footage, tuple[float, float, float, float], int | str], Iterable[PatchSet]]
 """Given a sequence, a region and a budget: the patch set of every frame."""
 
 METHODS = ("arr-stream", "first box held still", "centre", "oracle")
@@ -30,6 +31,7 @@ class CoverageRow:
     """One method on one sequence at one budget, means over its frames.
 
     Args:
+        budget: Tokens a frame, or a share of the grid such as `10%`.
         coverage: Share of the object's pixels inside fine cells.
         context: Share of the frame inside any cell.
         tokens: Cells a frame.
@@ -37,7 +39,7 @@ class CoverageRow:
 
     method: str
     sequence: str
-    budget: int
+    budget: int | str
     coverage: float
     context: float
     tokens: float
@@ -49,13 +51,13 @@ class CoverageReport(Report):
 
     rows: tuple[CoverageRow, ...]
 
-    def mean(self, method: str, budget: int) -> float:
+    def mean(self, method: str, budget: int | str) -> float:
         """Mean coverage over sequences."""
         return float(np.mean([r.coverage for r in self.rows if r.method == method and r.budget == budget]))
 
     @property
-    def budgets(self) -> list[int]:
-        return sorted({row.budget for row in self.rows})
+    def budgets(self) -> list[int | str]:
+        return list(dict.fromkeys(row.budget for row in self.rows))
 
     @property
     def tables(self) -> tuple[ResultTable, ...]:
@@ -63,7 +65,7 @@ class CoverageReport(Report):
         return (
             ResultTable(
                 f"Mean coverage of the object, {len(sequences)} sequences",
-                ("choice", *(f"{budget} tokens" for budget in self.budgets)),
+                ("choice", *(f"{budget} tokens".replace("% ", "% of the ") for budget in self.budgets)),
                 tuple((method, *(self.mean(method, budget) for budget in self.budgets)) for method in METHODS),
             ),
         )
@@ -75,7 +77,7 @@ class CoverageReport(Report):
 
 def evaluate_coverage(
     sequences: Sequence[Footage],
-    budgets: Sequence[int],
+    budgets: Sequence[int | str],
     open_patches: OpenPatches,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CoverageReport:
@@ -83,7 +85,7 @@ def evaluate_coverage(
 
     Args:
         sequences: Footage with masks.
-        budgets: Tokens a frame.
+        budgets: Tokens a frame, or shares of the grid.
         open_patches: What is evaluated.
         progress: Told which sequence comes next.
 
@@ -105,7 +107,7 @@ def _score_sequence(
     footage: Footage,
     masks: Sequence[BoolArray],
     region: tuple[float, float, float, float],
-    budget: int,
+    budget: int | str,
     open_patches: OpenPatches,
 ) -> list[CoverageRow]:
     scores: dict[str, list[tuple[float, float, float]]] = {method: [] for method in METHODS}
@@ -120,10 +122,11 @@ def _score_sequence(
         check_mask(footage, index, mask, grid.size_wh)
         if index == 0 or not mask.any():
             continue
+        tokens_each = budget_tokens(str(budget), grid.cells)
         chosen = {
             "arr-stream": patches.cells_xyxy,
-            "first box held still": _nearest(grid, region, budget),
-            "centre": _nearest(grid, (0.0, 0.0, float(grid.size_wh[0]), float(grid.size_wh[1])), budget),
+            "first box held still": _nearest(grid, region, tokens_each),
+            "centre": _nearest(grid, (0.0, 0.0, float(grid.size_wh[0]), float(grid.size_wh[1])), tokens_each),
         }
         for method, cells_xyxy in chosen.items():
             tokens = patches.tokens if method == "arr-stream" else len(cells_xyxy)

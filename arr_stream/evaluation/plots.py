@@ -15,7 +15,7 @@ OTHER_COLOURS = ("#8b949e", "#d29922", "#3fb950", "#a371f7")
 
 def plot_coverage(report: CoverageReport, path: Path) -> None:
     """Coverage by sequence and method, one panel a budget."""
-    budgets = sorted({row.budget for row in report.rows})
+    budgets = report.budgets
     sequences = sorted({row.sequence for row in report.rows})
     figure, panels = make_panels(len(budgets))
     for panel, budget in zip(panels, budgets, strict=True):
@@ -26,7 +26,9 @@ def plot_coverage(report: CoverageReport, path: Path) -> None:
             places = [index + (offset - 1.5) * 0.2 for index in range(len(sequences))]
             label = f"{method} (mean {report.mean(method, budget):.2f})"
             panel.bar(places, [values[name] for name in sequences], width=0.2, color=colour, label=label)
-        panel.set(ylabel="share of the object seen", ylim=(0, 1), title=f"{budget} tokens a frame")
+        panel.set(
+            ylabel="share of the object seen", ylim=(0, 1), title=f"{budget} tokens a frame".replace("% ", "% of the ")
+        )
         panel.set_xticks(range(len(sequences)), sequences, rotation=35, ha="right")
         panel.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2, fontsize=9)
     save_figure(figure, path)

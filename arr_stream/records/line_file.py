@@ -7,13 +7,14 @@ import errno
 import os
 import select
 import stat
+import sys
 import threading
 import time
 from pathlib import Path
 
 from arr_stream.consumer import UNREAD_SECONDS
 from arr_stream.errors import ArrStreamError, OutputUnwritable
-from arr_stream.files import make_parent, writing
+from arr_stream.files import STANDARD_OUTPUT, make_parent, writing
 
 _SLICE_SECONDS = 0.05
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
@@ -27,7 +28,7 @@ class LineFile:
     that takes nothing for two seconds is given up.
 
     Args:
-        path: A file, which is made with its folder; or a pipe or a device that is there.
+        path: A file, which is made with its folder; a pipe or a device that is there; or `-`, standard output.
         force: Replace a file that exists.
         stop: Set when the run is to end.
 
@@ -44,6 +45,12 @@ class LineFile:
         self._stop = stop
         self.torn = False
         self._whole_bytes = 0
+        if path == STANDARD_OUTPUT:
+            # Whatever else would be printed there goes to standard error meanwhile.
+            sys.stdout.flush()
+            self._descriptor = os.dup(1)
+            os.dup2(2, 1)
+            return
         make_parent(path)
         # A regular file that appeared since its name was checked is not overwritten.
         special = path.exists() and not path.is_file()
@@ -83,6 +90,11 @@ class LineFile:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
             return
+        if self.path == STANDARD_OUTPUT:
+            sys.stdout.flush()
+            os.dup2(descriptor, 1)
+            os.close(descriptor)
+            return
         try:
             gone = _removed(descriptor, self.path)
         finally:
@@ -119,7 +131,7 @@ class LineFile:
     def _cut_back(self, *, written: int) -> None:
         """Take away the part of a line that still went in before there was no room; what a pipe took is gone."""
         if written:
-            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            if self.path == STANDARD_OUTPUT or not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
                 return
             with writing(self.path):
                 os.ftruncate(self._descriptor, self._whole_bytes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from arr_stream.errors import BudgetError
 
 DEFAULT_TOKENS = 273
@@ -15,8 +17,11 @@ def budget_tokens(budget: str, cells: int) -> int:
             grid such as `10%`.
         cells: Cells of the grid.
 
+    Returns:
+        At most `cells`: a grid that is smaller than the budget is chosen whole.
+
     Raises:
-        BudgetError: Not a number, zero, or more than the grid has.
+        BudgetError: Not a number, or not above zero.
     """
     text = budget.strip()
     if text == "auto":
@@ -24,19 +29,19 @@ def budget_tokens(budget: str, cells: int) -> int:
     try:
         tokens = round(float(text[:-1]) / 100 * cells) if text.endswith("%") else int(text)
     except (ValueError, OverflowError) as exc:
-        raise BudgetError(f"budget {budget!r} is neither tokens nor a share", remedy="write 273, 10% or auto") from exc
+        share = re.fullmatch(r"0?\.\d+", text)
+        remedy = f"for a share write {100 * float(text):g}%" if share else "write 273, 10% or auto"
+        raise BudgetError(f"budget {budget!r} is neither tokens nor a share", remedy=remedy) from exc
     if text.endswith("%") and 0 < float(text[:-1]) <= 100:
         return max(1, tokens)
-    if not 1 <= tokens <= cells:
-        raise BudgetError(
-            f"budget {budget!r} is {tokens} tokens", remedy=f"this grid takes 1 to {cells}, or 1% to 100%, or auto"
-        )
-    return tokens
+    if text.endswith("%") or tokens < 1:
+        raise BudgetError(f"budget {budget!r} is {tokens} tokens", remedy="give 1 or more, 1% to 100%, or auto")
+    return min(tokens, cells)
 
 
-def fitted_tokens(budget: str, cells: int) -> int:
-    """As `budget_tokens`, but all cells of a grid that is smaller than the budget."""
-    try:
-        return budget_tokens(budget, cells)
-    except BudgetError:
-        return cells
+def budget_notice(budget: str, cells: int) -> str | None:
+    """Return what to say where a number of tokens is more than the grid has; None otherwise."""
+    text = budget.strip()
+    if not text.isdecimal() or int(text) <= cells:
+        return None
+    return f"budget {text}: a frame has {cells} cells, and all of them are chosen"

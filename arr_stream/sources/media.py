@@ -109,7 +109,8 @@ def choose_stream(container: InputContainer, name: str, number: int | None) -> t
         raise NoFrames(f"{name}: the container is empty", remedy="check that the file was written to its end")
     streams = moving_pictures(container)
     if not streams:
-        kinds = ", ".join(sorted({stream.type for stream in container.streams}))
+        # The only pictures left are covers.
+        kinds = ", ".join(sorted({stream.type.replace("video", "a cover picture") for stream in container.streams}))
         raise NoVideoStream(f"{name}: no video, only {kinds}", remedy="give a source with moving pictures")
     if number is not None and not 0 <= number < len(streams):
         allowed = "0 is the only one" if len(streams) == 1 else f"0 to {len(streams) - 1} exist"

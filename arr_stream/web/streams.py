@@ -23,7 +23,7 @@ from arr_stream.live.publishing import MOST_RECORDS
 from arr_stream.live.runner import StreamRunner
 from arr_stream.records.schema import Header
 from arr_stream.relevance.query import ExampleQuery, load_example
-from arr_stream.selection.budget import fitted_tokens
+from arr_stream.selection.budget import budget_tokens
 from arr_stream.web.problems import NotNow, NotYet
 from arr_stream.web.serving import Serving
 from arr_stream.web.settings import checked_changes
@@ -285,7 +285,7 @@ def _header(runner: StreamRunner) -> Header:
         grid,
         source=status["source"],
         query=status["query"] or None,
-        budget_tokens=fitted_tokens(settings.selection.budget, grid.cells),
+        budget_tokens=budget_tokens(settings.selection.budget, grid.cells),
         config=public_settings(settings),
     )
 

@@ -25,7 +25,7 @@ from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import TextQuery, parse_text
 from arr_stream.relevance.question import sought
-from arr_stream.selection.budget import budget_tokens, fitted_tokens
+from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Models
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
@@ -234,7 +234,7 @@ class ChatModel(lmms):  # type: ignore[misc]
         self, frames: Sequence[ByteArray], seconds: Sequence[float], grid: Grid, queries: Sequence[TextQuery]
     ) -> Iterator[tuple[Cells, FloatArray]]:
         """Cells of each frame, and their relevance; with all tokens there is no choice to make."""
-        whole = fitted_tokens(self._settings.selection.budget, grid.cells) == grid.cells
+        whole = budget_tokens(self._settings.selection.budget, grid.cells) == grid.cells
         if whole and self._settings.vlm.mode != "weight":
             cells = Cells.whole((grid.rows, grid.columns))
             yield from [(cells, np.ones((grid.rows, grid.columns), np.float32))] * len(frames)
