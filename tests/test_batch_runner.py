@@ -85,7 +85,7 @@ def test_a_source_that_breaks_off_is_done_and_its_damage_is_told(tmp_path: Path)
     content[position : position + size] = b"\xff" * size
     broken.write_bytes(content)
     done = _done(quick_options(tmp_path / "out"), attempt(broken))["clip"]
-    assert 18 <= done.frames <= 20 and done.damaged
+    assert done.frames == 39 and done.damaged is not None and "1 frame" in done.damaged
     assert Done.read(Layout(tmp_path / "out").done("clip")) == done
     end = read_records(tmp_path / "out/videos/clip/records.jsonl")[2]
     assert end is not None and end.reason == "damaged"

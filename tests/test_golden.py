@@ -55,7 +55,7 @@ PROCESS: dict[str, tuple[object, ...]] = {
 REFUSED: dict[str, tuple[object, ...]] = {
     "no such file": ("process", "nowhere.mp4"),
     "no such setting": ("process", STREET, "--set", "selection.bugdet=3"),
-    "too many tokens": ("process", STREET, "--budget", 100_000),
+    "no tokens": ("process", STREET, "--budget", 0),
     "a region outside": ("process", STREET, "--region", "9000,9000,10,10", "--patches", "r.jsonl"),
     "no such view": ("process", STREET, "--view", "nothing", "-o", "o.mp4"),
     "no such option": ("process", STREET, "--colour", "red"),
