@@ -47,7 +47,7 @@ def detections(
         shapes = ", ".join(str(list(output.shape)) for output in outputs)
         raise WeightsInvalid(
             f"outputs {shapes} for {classes} classes are those of no detector that is known",
-            remedy="name its classes in a card beside the file; docs/objects.md lists the kinds of detector",
+            remedy="name its classes in a card beside the file; docs/queries.md lists the kinds of detector",
         )
     return found
 
