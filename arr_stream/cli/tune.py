@@ -105,12 +105,12 @@ def tune(
         fit=FitOptions(seed=seed),
         in_time=_within(minutes),
     )
-    fit = _fit_to_footage if through_model is None else _fit_to_answers
-    report = fit(data, settings, options, ask, judged=output is not None)
     # A fit takes minutes, and must not be lost for want of a folder.
     for path in (output, picture):
         if path is not None:
             make_parent(path)
+    fit = _fit_to_footage if through_model is None else _fit_to_answers
+    report = fit(data, settings, options, ask, judged=output is not None)
     _finish(report, data.resolve().name, output, as_json=as_json, force=force)
     if isinstance(report, TuneReport):
         write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
@@ -144,16 +144,14 @@ def _fit_to_answers(
     data: Path, settings: Settings, options: TuneOptions, _ask: list[str] | None, *, judged: bool
 ) -> TunedAnswers:
     from arr_stream.evaluation.questions import read_questions
-    from arr_stream.tuning import through_model
+    from arr_stream.tuning.through_model import tune_through_model
 
-    chosen = through_model.TuneOptions(
-        names=options.names, fit=replace(options.fit, frames=24), in_time=options.in_time
-    )
+    options = replace(options, fit=replace(options.fit, frames=24))
     questions, skipped = read_questions(data)
     for each in skipped:
         say(f"line {each.line} left out: {each.reason}")
     with _told() as progress:
-        return through_model.tune_through_model(questions, settings, chosen, progress)
+        return tune_through_model(questions, settings, options, progress)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Event
 
 import numpy as np
@@ -25,10 +25,11 @@ from arr_stream.evaluation.questions import Question
 from arr_stream.relevance.scorers import Sample
 from arr_stream.sources import open_source
 from arr_stream.stream import Models
-from arr_stream.tuning.fitting import Fit, FitOptions, Objective, fit, frame_scores, hard_topk, soft_choice
+from arr_stream.tuning.fitting import Fit, Objective, fit, frame_scores, hard_topk, soft_choice
 from arr_stream.tuning.gain import Gain
-from arr_stream.tuning.parameters import NAMES, check_names
+from arr_stream.tuning.parameters import check_names
 from arr_stream.tuning.recording import look
+from arr_stream.tuning.tuner import VALIDATION_PART, Progress, TuneOptions
 from arr_stream.types import ByteArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows, texture_picture
@@ -37,8 +38,8 @@ from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions, token_positions
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
-VALIDATION_PART = 4
-"""One in so many of the questions that are fitted to says when to stop."""
+_HELD_OUT = 0.5
+"""Share of the pictures that nothing is fitted to."""
 _UNSEEN = -1e4
 
 
@@ -142,23 +143,6 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class TuneOptions:
-    """What is fitted to what.
-
-    Args:
-        held_out: Share of the questions that nothing is fitted to; those of one picture stay together.
-        names: Weights that may move.
-        fit: How; its seed is also that of the division.
-        in_time: Asked between steps; False ends the fitting with the best so far.
-    """
-
-    held_out: float = 0.5
-    names: tuple[str, ...] = NAMES
-    fit: FitOptions = field(default_factory=lambda: FitOptions(frames=24))
-    in_time: Callable[[], bool] = lambda: True
-
-
-@dataclass(frozen=True, slots=True)
 class TunedAnswers:
     """Weights before and after, and right answers with both.
 
@@ -191,15 +175,15 @@ class TunedAnswers:
 def tune_through_model(
     questions: Sequence[Question],
     settings: Settings,
-    options: TuneOptions | None = None,
-    progress: Callable[[str, int, int], None] = lambda what, done, of: None,
+    options: TuneOptions,
+    progress: Progress = lambda what, done, of: None,
 ) -> TunedAnswers:
     """Fit the scorers' weights to answers about one part of some pictures, and ask about the other.
 
     Args:
         questions: About pictures; those about videos are left out.
         settings: `vlm` says which model; the weights to start from, and everything else.
-        options: What is fitted to what.
+        options: `names`, `fit` (whose seed is also that of the division) and `in_time` are used.
         progress: Told of every question and every look.
 
     Raises:
@@ -207,12 +191,11 @@ def tune_through_model(
         InvalidSetting: A server instead of a model of our own, or a budget that leaves nothing to choose.
         UnknownSetting: A weight that does not exist.
     """
-    chosen = options or TuneOptions()
-    check_names(chosen.names)
+    check_names(options.names)
     if settings.vlm.endpoint:
         raise InvalidSetting("a server's model has no gradient", remedy="name a model of your own")
     pictures = [each for each in questions if not each.video]
-    fitted, held_out = _divided(pictures, chosen)
+    fitted, held_out = _divided(pictures, options)
     loaded = load(settings.vlm, settings.models)
     reader = Reader(loaded, settings.vlm.instruction)
     cases = _prepared(fitted, reader, settings, progress)
@@ -220,15 +203,15 @@ def tune_through_model(
 
     def advance(step: int, steps: int, worth: float) -> bool:
         progress(f"fit: a right answer's token at {math.exp(worth):.3f}", step, steps)
-        return chosen.in_time()
+        return options.in_time()
 
     found = fit(
         [cases[validation:]],
         [cases[:validation]],
         settings.scoring,
-        chosen.fit,
+        options.fit,
         objective=reader.objective,
-        names=chosen.names,
+        names=options.names,
         advance=advance,
     )
     new_viewer, ours = viewers(settings, loaded), Condition("ours", settings.selection.budget)
@@ -252,7 +235,7 @@ def tune_through_model(
 def _divided(questions: Sequence[Question], options: TuneOptions) -> tuple[list[Question], list[Question]]:
     """By picture: nothing of one that was fitted to is asked about in the end."""
     sources = list(dict.fromkeys(each.source for each in questions))
-    drawn = np.random.default_rng(options.fit.seed).permutation(len(sources))[: round(options.held_out * len(sources))]
+    drawn = np.random.default_rng(options.fit.seed).permutation(len(sources))[: round(_HELD_OUT * len(sources))]
     kept = {sources[index] for index in drawn.tolist()}
     fitted = [each for each in questions if each.source not in kept]
     held_out = [each for each in questions if each.source in kept]

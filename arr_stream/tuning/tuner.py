@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -17,14 +16,10 @@ from arr_stream.tuning.parameters import NAMES, check_names
 from arr_stream.tuning.recording import KINDS, Kind, Run, kinds_of, run
 
 VALIDATION_PART = 4
-"""One in so many of the frames of each fitted sequence, the last ones, says when to stop; the others are fitted to."""
+"""One in so many of the frames of each fitted sequence (the last ones), or of the questions, says when to stop."""
 
-
-class Progress(Protocol):
-    """Hears how tuning goes."""
-
-    def __call__(self, what: str, done: int, of: int) -> None:
-        """What is being done, and how far it is."""
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much."""
 
 
 @dataclass(frozen=True, slots=True)
