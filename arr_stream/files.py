@@ -140,6 +140,8 @@ def writing(path: Path) -> Iterator[None]:
 def output_error(exc: OSError, path: Path) -> DiskFull | OutputUnwritable:
     """The error that says what the system refused."""
     reason = (exc.strerror or str(exc)).lower()
+    name = "standard output" if path == STANDARD_OUTPUT else path
     if exc.errno in _NO_ROOM:
-        return DiskFull(f"{path}: {reason}", remedy="make room, or write somewhere else")
-    return OutputUnwritable(f"{path}: {reason}", remedy="check the folder and its permissions")
+        return DiskFull(f"{name}: {reason}", remedy="make room, or write somewhere else")
+    remedy = "its reader has ended" if exc.errno == errno.EPIPE else "check the folder and its permissions"
+    return OutputUnwritable(f"{name}: {reason}", remedy=remedy)

@@ -298,6 +298,18 @@ def test_warnings_are_printed_with_quiet_and_notices_are_not(run: Run, clip: Pat
         assert json.loads(line)["event"] == "warning"
 
 
+@pytest.mark.parametrize("options", [["--quiet"], ["--quiet", "--log-json"]])
+def test_a_quiet_batch_warns_of_damage(run: Run, tmp_path: Path, options: list[str]) -> None:
+    frames = [np.random.default_rng(i).integers(0, 255, (96, 128, 3), np.uint8) for i in range(20)]
+    write_video(tmp_path / "cut.mp4", frames, container_options={"movflags": "faststart"})
+    whole = (tmp_path / "cut.mp4").read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(whole[: int(len(whole) * 0.6)])
+    _, out, err = run("batch", tmp_path / "cut.mp4", "-o", tmp_path / "out", *FAST, *options)
+    (line,) = err.splitlines()
+    assert not out and "cut: damaged: " in line
+    assert (json.loads(line)["event"] if "--log-json" in options else line.split(":")[0]) == "warning"
+
+
 def test_records_on_standard_output_are_alone_there(
     start: Start, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

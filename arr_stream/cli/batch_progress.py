@@ -28,10 +28,14 @@ _STATES = {
 
 
 class BatchReporter(Reporter):
-    """Tells the user how a batch goes; this one says nothing, and errors still reach the user."""
+    """Progress of a batch, shown to the user; this class, for `--quiet`, prints warnings alone."""
 
     def hear(self, event: Event) -> None:
-        """What became of a file."""
+        """Tell what became of a file."""
+        from arr_stream.batch.job import JobFinished
+
+        if isinstance(event, JobFinished) and event.done.damaged is not None:
+            self.warning(f"{event.done.name}: damaged: {event.done.damaged}")
 
 
 class BatchJsonLines(JsonLines, BatchReporter):
@@ -68,13 +72,14 @@ class BatchLines(PlainLines, BatchReporter):
             self._finished(event)
         elif isinstance(event, JobFailed):
             self._failed(event)
+        BatchReporter.hear(self, event)
 
     def _finished(self, event: JobFinished) -> None:
         done = event.done
         self._settled += 1
         how = f"{counted(done.frames, 'frame')} in {done.seconds:.1f} s{self._left()}"
         say(f"{self._settled}/{self._to_do} {done.name}: {how}")
-        for notice in (*done.notices, *([] if done.damaged is None else [f"damaged: {done.damaged}"])):
+        for notice in done.notices:
             self.notice(f"{done.name}: {notice}")
 
     def _failed(self, event: JobFailed) -> None:
@@ -125,7 +130,7 @@ class BatchBars(BatchLines):
 def batch_reporting(total: int, *, quiet: bool, log_json: bool) -> Iterator[BatchReporter]:
     """The reporter that fits the options and the terminal, for so many files to do."""
     if quiet:
-        yield BatchReporter()
+        yield BatchReporter(log_json=log_json)
     elif log_json:
         yield BatchJsonLines()
     elif not err.is_terminal:

@@ -95,12 +95,18 @@ def counted(number: int, what: str) -> str:
 class Reporter:
     """Progress of a run, shown to the user; this class, for `--quiet`, prints warnings alone."""
 
+    def __init__(self, *, log_json: bool = False) -> None:
+        self._log_json = log_json
+
     def notice(self, text: str) -> None:
         """One line worth reading."""
 
     def warning(self, text: str) -> None:
         """Print a line without which the result would be misread, with `--quiet` as well."""
-        say(f"warning: {text}")
+        if self._log_json:
+            say_json(event="warning", text=text)
+        else:
+            say(f"warning: {text}")
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
         """A frame is done."""
@@ -118,17 +124,11 @@ class Reporter:
         """The last word."""
 
 
-class QuietJsonLines(Reporter):
-    """Warnings alone, as JSON lines on standard error."""
-
-    def warning(self, text: str) -> None:
-        say_json(event="warning", text=text)
-
-
-class JsonLines(QuietJsonLines):
+class JsonLines(Reporter):
     """One JSON object a line on standard error, for programs."""
 
     def __init__(self) -> None:
+        super().__init__(log_json=True)
         self._last = time.monotonic()
 
     def notice(self, text: str) -> None:
@@ -152,6 +152,7 @@ class PlainLines(Reporter):
     """A line every few seconds, where there is no terminal."""
 
     def __init__(self, total: int | None) -> None:
+        super().__init__()
         self._total = total
         self._said: set[str] = set()
         self._start = self._last = time.monotonic()
@@ -214,7 +215,7 @@ class Bar(PlainLines):
 def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Reporter]:
     """The reporter that fits the options and the terminal."""
     if quiet:
-        yield QuietJsonLines() if log_json else Reporter()
+        yield Reporter(log_json=log_json)
     elif log_json:
         yield JsonLines()
     elif not err.is_terminal:
