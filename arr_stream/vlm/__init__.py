@@ -1,6 +1,6 @@
-"""Models that watch: a Qwen3-VL here, or one behind a server.
+"""Vision-language models that watch a stream: a local Qwen3-VL, or a model behind an endpoint.
 
-Importing this loads none of them, so that a server has the parts that it needs without the rest.
+Importing this package loads no model, so an installation needs only the dependencies of the models it uses.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ TINY_LIMITS = (
 
 
 def answering(settings: Settings) -> Settings:
-    """Settings that name a model: the tiny one where they named none.
+    """Return the settings with a model named: the tiny one by default.
 
-    What that one is shown is looked for by the encoder that knows the same drawn shapes, unless they say otherwise.
+    The tiny model gets the encoder that knows the same drawn shapes, unless the settings name another one.
     """
     from arr_stream.config import TINY
 
@@ -35,7 +35,7 @@ def answering(settings: Settings) -> Settings:
 
 
 def needed_by_model(model: str) -> AbstractContextManager[None]:
-    """Report in one line what a Qwen3-VL of our own lacks to be loaded; see `extras.needed_by`."""
+    """Report in one line the dependencies that a local Qwen3-VL lacks; see `extras.needed_by`."""
     from arr_stream.config import TINY
     from arr_stream.extras import needed_by
 
@@ -43,11 +43,10 @@ def needed_by_model(model: str) -> AbstractContextManager[None]:
 
 
 def make_viewer(settings: Settings) -> Viewer:
-    """The viewer that the settings name: a server where `vlm.endpoint` is given, a Qwen3-VL of our own otherwise, the
-    tiny one where none is named.
+    """Return the viewer that the settings name: a server with `vlm.endpoint`, else a local Qwen3-VL.
 
     Raises:
-        InvalidSetting: `region_tokens` are asked of one that has none.
+        InvalidSetting: The settings ask for `region_tokens` of a model that has none.
         BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
     """
     from arr_stream.vlm.viewer import check_region_tokens

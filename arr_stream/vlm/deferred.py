@@ -1,4 +1,4 @@
-"""A viewer that is made when the first question comes, so that a stream that nobody asks about pays nothing for it."""
+"""A viewer that loads its model on the first question, so that a stream without questions does not pay for it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from arr_stream.types import FloatArray, Frame
 from arr_stream.vlm.viewer import OnText, Stop, Viewer
 
 _KEPT = 2
-"""Newest frames that are shown once there is a question: a pair, as one block takes."""
+"""Newest frames that are shown when the first question arrives: a pair, as one block takes."""
 
 
 class DeferredViewer:
-    """See `Viewer`; the first question is about the newest frames alone.
+    """`Viewer` that creates the real one late; the first question is about the newest frames only.
 
     Args:
-        name: The model's.
-        make: Makes the viewer; what it raises comes out of `ask`, and the next question tries again.
+        name: Name of the model.
+        make: Creates the viewer. `ask` passes its exceptions on, and the next question tries again.
     """
 
     def __init__(self, name: str, make: Callable[[], Viewer]) -> None:
@@ -28,14 +28,14 @@ class DeferredViewer:
         self._newest: deque[tuple[Frame, PatchSet]] = deque(maxlen=_KEPT)
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """See `Viewer.see`."""
+        """Show a frame, or keep it until the first question; see `Viewer.see`."""
         if self._viewer is not None:
             return self._viewer.see(frame, patches)
         self._newest.append((frame, patches))
         return Feeding(frame_index=frame.index)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """See `Viewer.ask`."""
+        """Answer a question; the first one creates the viewer. See `Viewer.ask`."""
         if self._viewer is None:
             self._viewer = self._make()
             kept = tuple(self._newest)
@@ -49,7 +49,7 @@ class DeferredViewer:
         return None if self._viewer is None else self._viewer.attention
 
     def close(self) -> None:
-        """See `Viewer.close`."""
+        """Release the frames and the viewer; safe to call again."""
         self._newest.clear()
         if self._viewer is not None:
             self._viewer.close()

@@ -1,4 +1,4 @@
-"""A watcher on a thread of its own, for streams that do not wait: no frame is ever late for a model's sake."""
+"""A watcher on its own thread, for live streams: the model never delays a frame."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from arr_stream.vlm.viewer import Stop
 from arr_stream.vlm.watcher import Ending, Plan, SkippedFrames, Watcher
 
 _END_SECONDS = 10.0
-"""Longest wait for the thread at the end: one pass of the model, since answers are cut short."""
+"""Longest wait for the thread at shutdown: one pass of the model, since answers are cancelled."""
 
 
 class _AnyStop:
-    """Set when any of several is."""
+    """Stop flag that is set when any of several is."""
 
     def __init__(self, *stops: Stop | None) -> None:
         self._stops = [stop for stop in stops if stop is not None]
@@ -28,16 +28,17 @@ class _AnyStop:
 
 
 class LiveWatcher:
-    """Hands the newest frame to a watcher whenever it is free, and what comes of it to a later frame.
+    """Watcher that runs on a worker thread: it takes the newest frame whenever it is free.
 
-    An answer to a changing scene is cancelled when the scene is cut, so that the new one does not wait for it.
+    A later frame's patch set carries the result. A scene cut cancels an answer about a changing scene, so that the new
+    scene does not wait for it.
 
     Args:
         watcher: Shows frames and asks; made with `attend=None`, since its answers come late.
-        follow: Called when the last frame is handed over, so that attention to it can be carried.
-        attend: Takes attention and the index of the frame that it belongs to; None to leave it.
-        pass_over: Called for each frame that the model is not shown, before the next one is stepped.
-        forget_sent: Called when the model has lost some of what it was shown, before the next frame is stepped.
+        follow: Called when the newest frame is handed over, so that attention to it can be carried.
+        attend: Takes attention and the index of its frame; None to ignore attention.
+        pass_over: Called for each frame that is not shown to the model, before the next frame's step.
+        forget_sent: Called when the model has lost some of its frames, before the next frame's step.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class LiveWatcher:
 
     @property
     def busy(self) -> bool:
-        """A frame is under way; what comes of it is told with a later one."""
+        """True while the worker handles a frame; a later frame carries the result."""
         return self._pending is not None
 
     def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
-        """The frame's patch set with what has come of an earlier frame; at an ending that is waited for."""
+        """Return the frame's patch set with the result of an earlier frame; at an ending, wait for it."""
         if self._pending is not None and (ending is not None or self._pending.done()):
             patches = self._with_pending(patches, self._pending)
         if ending is not None:
@@ -93,24 +94,24 @@ class LiveWatcher:
 
     @property
     def plan(self) -> Plan:
-        """What to ask, and when; a new one ends an answer that is under way."""
+        """The question and its schedule; a new plan ends a running answer."""
         return self._watcher.plan
 
     @plan.setter
     def plan(self, plan: Plan) -> None:
-        # In this order: the other way round, what was just begun could be taken for what it replaces.
+        # The order matters: otherwise `_superseded` could cancel the answer that the new plan just began.
         self._superseded.set()
         self._watcher.plan = plan
 
     def request(self, question: str) -> None:
-        """Ask this at once; an answer that is under way is cut short. From any thread."""
+        """Ask this question at once and cancel a running answer; callable from any thread."""
         self._superseded.set()
         self._watcher.request(question)
 
     def close(self) -> None:
-        """End the thread, then let go of the viewer; safe to call again.
+        """End the thread, then close the watcher; safe to call again.
 
-        A model that does not end in time keeps the thread, which ends with the process.
+        If the model does not stop in time, the thread stays alive and ends with the process.
         """
         if self._thread.is_alive():
             self._closing.set()
@@ -128,7 +129,7 @@ class LiveWatcher:
                 shown.set_exception(exc)
 
     def _with_pending(self, patches: PatchSet, pending: Future[PatchSet]) -> PatchSet:
-        """What has come of the frame that was under way, with a newer frame's; its attention goes where it is used."""
+        """Add the result of the frame that was under way to a newer frame, and pass its attention on."""
         self._pending = None
         shown = pending.result()
         attention = self._watcher.viewer.attention
@@ -140,12 +141,12 @@ class LiveWatcher:
 
 
 def _bare(patches: PatchSet) -> PatchSet:
-    """Without what came of earlier frames."""
+    """Return the patch set without the results of earlier frames."""
     return replace(patches, answers=(), notices=(), feeding=None)
 
 
 def _merged(patches: PatchSet, shown: PatchSet) -> PatchSet:
-    """A frame's patch set with what the model made of an earlier one, or of itself."""
+    """Return the frame's patch set with the model's results for an earlier frame or for this one."""
     earlier, later = patches.feeding, shown.feeding
     return replace(
         patches,

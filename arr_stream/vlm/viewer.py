@@ -1,4 +1,4 @@
-"""The shape that every model which watches has in common, whether it runs here or behind a server."""
+"""The protocol of every model that watches a stream, local or behind a server."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
 
 OnText = Callable[[str], None]
-"""Called with each piece of an answer as it comes."""
+"""Callback that gets each piece of an answer as it arrives."""
 
 
 class Stop(Protocol):
-    """Tells whether to stop; a `threading.Event` does."""
+    """Flag that asks to stop; a `threading.Event` is one."""
 
     def is_set(self) -> bool: ...
 
 
 class Viewer(Protocol):
-    """A model that is shown the chosen cells of frames, and answers questions about them at any time."""
+    """Model that receives the chosen cells of frames and answers questions about them at any time."""
 
     name: str
 
@@ -29,49 +29,49 @@ class Viewer(Protocol):
         """Take the chosen cells of one frame; frames come in order.
 
         Raises:
-            ArrStreamError: The frame could not be taken; what was seen before stays.
+            ArrStreamError: The viewer could not take the frame; it keeps the earlier ones.
         """
         ...
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer about what was seen.
+        """Answer a question about the frames so far.
 
         Args:
             question: In words; not empty.
             on_text: Called with each piece of the answer.
-            stop: Ends the answer early when set; it comes back as far as it is, `cancelled`.
+            stop: Ends the answer early when set; the partial answer is returned as `cancelled`.
 
         Raises:
             EmptyQuery: The question is empty.
-            ArrStreamError: No answer came of it; what was seen stays.
+            ArrStreamError: The model gave no answer; the viewer keeps its frames.
         """
         ...
 
     @property
     def attention(self) -> FloatArray | None:
-        """`[gh, gw]` in [0, 1]: where on the newest frame the last answer looked, largest 1; None if not known."""
+        """`[gh, gw]` in [0, 1], maximum 1: attention of the last answer to the newest frame; None if unknown."""
         ...
 
     def close(self) -> None:
-        """Let go of what was seen, of threads and of connections; safe to call again."""
+        """Release the frames, threads and connections; safe to call again."""
         ...
 
 
 @runtime_checkable
 class Weighs(Protocol):
-    """A viewer that can tell how likely an answer is."""
+    """Viewer that can compute the likelihood of an answer."""
 
     def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
-        """For each answer the logarithm of how likely it is, as a whole, about what was seen; changes nothing.
+        """Return the log-likelihood of each answer, as a whole, given the frames so far; changes no state.
 
         Raises:
-            ArrStreamError: It could not be told.
+            ArrStreamError: The model could not compute it.
         """
         ...
 
 
 def check_region_tokens(settings: VlmSettings) -> None:
-    """Refuse summaries where no vision tower has seen what they would sum up, or nothing is left out.
+    """Refuse `region_tokens` if no local vision tower encodes the cells, or if no cell is pruned.
 
     Raises:
         InvalidSetting: `region_tokens` with a server, or with another mode than `prune`.

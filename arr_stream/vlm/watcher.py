@@ -1,4 +1,4 @@
-"""Shows a stream to a model and asks it: at the end, every so often, or when the scene has changed."""
+"""The watcher: it shows a stream to a model and asks at the end, at an interval, or when the scene changes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.viewer import OnText, Stop, Viewer
 
 CHANGED_SHARE = 0.3
-"""Share of the chosen cells, of as many as a frame has had, that must look different before the scene counts as
-changed."""
+"""Share of the chosen cells, relative to the most cells of any frame so far, that must look different before the scene
+counts as changed.
+"""
 
 Ending = Literal["last", "stopped"]
-"""What a frame may be: the last one of the stream, or the last one of a run that was stopped, which asks no more."""
+"""End of the stream at this frame: `last` of a complete run, or `stopped`, after which the watcher asks no more."""
 
 LEAST_PAUSE_SECONDS = 1.0
-"""Between two answers to a changing scene."""
+"""Minimum time between two answers to a changing scene."""
 
 _ROUNDED_SECONDS = 5e-4
-"""Times in files are rounded; a frame so little early is on time."""
+"""Tolerance for rounded timestamps in files: a frame that is early by less counts as on time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to ask, and when.
+    """Question and its schedule.
 
     Args:
         question: In words.
-        when: `end` (after the last frame), `every` (some seconds), `change` (of the scene, and at the start), or
-            `never` (only what `Watcher.request` is given).
-        every_seconds: For `every`.
+        when: `end` (after the last frame), `every` (at an interval), `change` (of the scene, and at the start), or
+            `never` (only questions from `Watcher.request`).
+        every_seconds: Interval for `every`.
     """
 
     question: str
@@ -50,18 +51,18 @@ class Plan:
 
 
 class SkippedFrames:
-    """What frames that a model was not shown leave for the next one that it is: a cut must not be missed."""
+    """Refresh reason of frames that the model did not get, kept for the next frame, so that no cut is missed."""
 
     def __init__(self) -> None:
         self._reason: str | None = None
 
     def add(self, patches: PatchSet) -> None:
-        """A frame is passed over."""
+        """Record a frame that is not shown."""
         if patches.refresh_reason is not None and self._reason != "cut":
             self._reason = patches.refresh_reason
 
     def onto(self, patches: PatchSet) -> PatchSet:
-        """The frame that is shown, standing for those before it."""
+        """Return the shown frame's patch set with the refresh reason of the frames before it."""
         reason, self._reason = self._reason, None
         if reason is None or patches.refresh_reason == "cut":
             return patches
@@ -69,31 +70,31 @@ class SkippedFrames:
 
 
 class Watcher:
-    """Hands the frames of a stream to a viewer and puts what comes of it into their patch sets.
+    """Driver of a viewer: it hands over the frames of a stream and puts the results into their patch sets.
 
-    A frame that cannot be shown, or a question that is not answered, is told in the patch set; the stream goes on.
+    If a frame cannot be shown or a question fails, the patch set reports it and the stream continues.
 
     Args:
         viewer: The model.
-        plan: What to ask, and when.
-        fps: Frames a second, of the stream's own time, that are shown.
-        attend: Takes where an answer looked, `[gh, gw]`, for the choice of the next frames; None to leave it.
-        pass_over: Called for each frame that the model is not shown, before the next one is stepped.
-        forget_sent: Called when the model has lost some of what it was shown, before the next frame is stepped.
-        on_ask: Called with the time of the stream, in seconds, when a question is asked.
+        plan: The question and its schedule.
+        fps: Frames shown per second of stream time.
+        attend: Takes the attention of an answer, `[gh, gw]`, for the selection of the next frames; None to ignore it.
+        pass_over: Called for each frame that is not shown to the model, before the next frame's step.
+        forget_sent: Called when the model has lost some of its frames, before the next frame's step.
+        on_ask: Called with the stream time, in seconds, when the watcher asks a question.
         on_text: Called with each piece of an answer.
-        on_answer: Called with each answer when it is whole, failed ones included.
+        on_answer: Called with each complete answer, failed ones included.
         stop: Ends an answer early when set.
 
     Attributes:
-        busy: Something is under way that a later frame's patch set will tell of; never so here.
+        busy: A result is pending for a later frame's patch set; always False here.
         answered: Number of answers.
-        question: The last one that was asked, empty before any.
-        on_begin: Called when a question is about to be asked; what was to end the one before must not end this one.
+        question: The last question, empty before the first.
+        on_begin: Called before each question, so that a stop flag for the previous one can be cleared.
         failure: The last error, None without any.
 
     Raises:
-        InvalidSetting: Answers are wanted more often than frames are shown.
+        InvalidSetting: The plan asks more often than frames are shown.
     """
 
     busy = False
@@ -139,7 +140,7 @@ class Watcher:
 
     @property
     def plan(self) -> Plan:
-        """What to ask, and when; may be replaced at any time, from any thread."""
+        """The question and its schedule; may be replaced at any time, from any thread."""
         return self._plan
 
     @plan.setter
@@ -149,7 +150,9 @@ class Watcher:
         self._asked_seconds = self._answered_grey = self._ask_from_seconds = None
 
     def request(self, question: str) -> None:
-        """Ask this with the next frame, beside the plan; from any thread. Takes the place of one not asked yet."""
+        """Ask this with the next frame, in addition to the plan; callable from any thread. Replaces a pending
+        request.
+        """
         self._requested = question
 
     def _check(self, plan: Plan) -> None:
@@ -161,11 +164,11 @@ class Watcher:
             )
 
     def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
-        """Take the next frame; its patch set, with what the model made of it.
+        """Take the next frame and return its patch set with the model's results.
 
         Args:
             frame, patches: The frame and its cells.
-            ending: Whether a frame comes after this one, and why not.
+            ending: Set if no frame follows: `last` or `stopped`.
         """
         if ending == "stopped":
             return patches
@@ -177,11 +180,11 @@ class Watcher:
         return self.show(frame, patches, last=ending == "last")
 
     def wants(self, pts_seconds: float) -> bool:
-        """Whether the frame of this time is to be shown: once for each, in their order."""
+        """Return whether the frame at this time is to be shown; call it once a frame, in order."""
         return self._is_due(pts_seconds) or self._requested is not None
 
     def show(self, frame: Frame, patches: PatchSet, *, last: bool = False) -> PatchSet:
-        """Show the next frame and ask what is to be asked with it; its patch set, with what the model made of it."""
+        """Show the next frame, ask the question that is due, and return the patch set with the model's results."""
         feeding, notices = self._show(frame, patches)
         answers: tuple[Answer, ...] = ()
         question = self._question(frame, patches, last)
@@ -195,11 +198,11 @@ class Watcher:
         return replace(patches, feeding=feeding, answers=answers, notices=(*patches.notices, *notices))
 
     def supersedes(self, patches: PatchSet) -> bool:
-        """A newer frame makes an answer that is under way pointless: the scene that it is about is gone."""
+        """Return whether a newer frame makes the running answer pointless, because a cut ended its scene."""
         return self._plan.when == "change" and patches.refresh_reason == "cut" and not self._on_request
 
     def close(self) -> None:
-        """Let go of the viewer; safe to call again."""
+        """Close the viewer; safe to call again."""
         self.viewer.close()
 
     def _is_due(self, seconds: float) -> bool:
@@ -213,14 +216,14 @@ class Watcher:
         return True
 
     def _after(self, seconds: float, step_seconds: float) -> float:
-        """The next whole number of steps since the start, so that what comes late does not put off the rest."""
+        """Return the next whole number of steps since the start, so that a late frame does not delay the rest."""
         assert self._started_seconds is not None
         steps = math.floor((seconds - self._started_seconds + _ROUNDED_SECONDS) / step_seconds) + 1
         return self._started_seconds + steps * step_seconds
 
     def _show(self, frame: Frame, patches: PatchSet) -> tuple[Feeding | None, tuple[str, ...]]:
         if not len(patches):
-            # Nothing that the model does not have: what it was to know of this frame goes with the next one.
+            # The model has all of this frame already; its refresh reason goes with the next one.
             self._skipped.add(patches)
             return None, ()
         shown = self._skipped.onto(patches)
@@ -237,7 +240,7 @@ class Watcher:
         return feeding, (f"frame {frame.index} was not shown to the model: {feeding.error}",)
 
     def _question(self, frame: Frame, patches: PatchSet, last: bool) -> str | None:
-        """What to ask with this frame."""
+        """Return the question for this frame, or None."""
         requested, self._requested = self._requested, None
         self._on_request = requested is not None
         if requested is not None:
@@ -260,7 +263,7 @@ class Watcher:
         return self._has_changed(frame, patches)
 
     def _has_changed(self, frame: Frame, patches: PatchSet) -> bool:
-        """Since the last answer; at first everything has."""
+        """Return whether the scene has changed since the last answer; True before the first."""
         if self._asked_seconds is not None and frame.pts_seconds - self._asked_seconds < LEAST_PAUSE_SECONDS:
             return False
         grey = Pictures(frame, patches.grid).eighth_grey
@@ -270,7 +273,7 @@ class Watcher:
         if not len(patches):
             return False
         changed = cell_difference(grey, self._answered_grey) >= CHANGE_THRESHOLD
-        # With a budget over time a few cells that changed may be all that were chosen.
+        # With a budget over time, the selector may choose only a few changed cells.
         self._most_cells = max(self._most_cells, len(patches))
         return bool(changed[patches.rows, patches.columns].sum() >= CHANGED_SHARE * self._most_cells)
 
@@ -291,7 +294,7 @@ class Watcher:
         try:
             answer = self.viewer.ask(question, on_text=on_text, stop=self.stop)
         except ArrStreamError as exc:
-            # A model that was shown nothing has nothing to say; what kept it from seeing is the cause.
+            # A model without frames cannot answer; the error that kept it from seeing is the cause.
             shown = feeding is None or feeding.error is None
             self.failure = exc if shown or self.failure is None else self.failure
             answer = Answer(

@@ -1,1 +1,1 @@
-"""Qwen3-VL, given only the chosen cells of each frame."""
+"""Local Qwen3-VL that receives only the chosen cells of each frame."""

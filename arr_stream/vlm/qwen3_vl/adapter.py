@@ -1,8 +1,8 @@
-"""The one place that knows how transformers' Qwen3-VL is built inside.
+"""The only module that depends on the internals of transformers' Qwen3-VL.
 
-Everything here may change with a version of transformers: the names of the vision tower's parts, how its blocks and
-the language model are called, and how a cache is cut. `Adapter.check` compares it with the model's own forward pass
-whenever a model is loaded, so that a change is an error and never a wrong answer.
+All of it may change with a version of transformers: the names of the vision tower's parts, the calls of its blocks and
+of the language model, the layout of a cache. `Adapter.check` compares it with the model's own forward pass whenever a
+model is loaded, so that a change is an error and never a wrong answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from arr_stream.vlm.qwen3_vl.places import (
 )
 
 SUPPORTED = (">=5.18", "<5.24")
-"""Versions of transformers whose Qwen3-VL is built as this package expects."""
+"""Versions of transformers whose Qwen3-VL has the expected structure."""
 INSTALL = remedy_for("vlm")
 
 CHECK_GRID_HW: GridHW = (2, 9)
@@ -40,7 +40,7 @@ QUANTIZED_TOLERANCE = 0.05
 
 
 def use_transformers() -> Any:
-    """The module, its version checked first and its progress bars and advice switched off.
+    """Import transformers after a check of its version, with progress bars and advice switched off.
 
     Raises:
         BackendUnavailable: It is not installed, or cannot be imported.
@@ -69,7 +69,7 @@ def use_transformers() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class VisualTokens:
-    """What the vision tower makes of K cells.
+    """Output of the vision tower for K cells.
 
     Args:
         features: `[K, D]`, take the place of the token embeddings.
@@ -80,23 +80,23 @@ class VisualTokens:
     deepstack: tuple[Tensor, ...]
 
     def take(self, keep: Tensor | slice) -> VisualTokens:
-        """Some of them, by mask or by index."""
+        """Return some of the tokens, by mask or by index."""
         return VisualTokens(self.features[keep], tuple(level[keep] for level in self.deepstack))
 
     def beside(self, others: VisualTokens) -> VisualTokens:
-        """These, and the others after them."""
+        """Return these tokens followed by the others."""
         levels = zip(self.deepstack, others.deepstack, strict=True)
         return VisualTokens(torch.cat([self.features, others.features]), tuple(torch.cat(level) for level in levels))
 
 
 class Adapter:
-    """The parts of a loaded Qwen3-VL that sparse feeding and a growing memory need.
+    """Parts of a loaded Qwen3-VL that sparse feeding and a growing memory need.
 
     Args:
         model: `Qwen3VLForConditionalGeneration` in evaluation mode, or `Network`.
 
     Raises:
-        ModelUnsupported: It is not built as this module expects.
+        ModelUnsupported: Its structure is not the expected one.
     """
 
     def __init__(self, model: Any) -> None:
@@ -110,7 +110,7 @@ class Adapter:
             self._deepstack_after = tuple(int(index) for index in self._visual.deepstack_visual_indexes)
             self.config = model.config
             self.layers = len(self._language.layers)
-            # Read here so that their absence is found now.
+            # Access them here, so that a missing part fails now.
             _ = (self._visual.patch_embed, self._visual.pos_embed.weight, self._visual.rotary_pos_emb)
             _ = (self._visual.merger, self._visual.deepstack_merger_list, self._visual.blocks)
             _ = (self._language.rotary_emb, self._language.layers[0].self_attn.q_norm)
@@ -123,12 +123,12 @@ class Adapter:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the language model's hidden states."""
+        """Type of the language model's hidden states."""
         dtype: torch.dtype = self._embeddings.weight.dtype
         return dtype
 
     def encode(self, rows: Tensor, cells: Cells, segments: Sequence[int]) -> VisualTokens:
-        """The vision tower over chosen cells, at their true places in the full grid.
+        """Run the vision tower over chosen cells, at their true positions in the full grid.
 
         Args:
             rows: `[4 * K, 1536]` pixels of `patch_rows`.
@@ -154,12 +154,12 @@ class Adapter:
         return VisualTokens(visual.merger(hidden), tuple(deepstack))
 
     def embed(self, ids: Sequence[int]) -> Tensor:
-        """`[N, D]` embeddings of text tokens."""
+        """Return the embeddings of text tokens, `[N, D]`."""
         embedded: Tensor = self._embeddings(torch.tensor(ids, dtype=torch.long, device=self.device))
         return embedded
 
     def new_cache(self) -> Any:
-        """An empty key-value cache."""
+        """Return an empty KV cache."""
         if isinstance(self._model, Network):
             return self._model.new_cache()
         from transformers import DynamicCache
@@ -175,14 +175,14 @@ class Adapter:
         deepstack: Sequence[Tensor],
         bias: Tensor | None = None,
     ) -> Tensor:
-        """The language model over N more tokens, which the cache then holds; `[N, D]` last hidden states.
+        """Run the language model over N more tokens and cache them; return the last hidden states, `[N, D]`.
 
         Args:
-            cache: Of `new_cache`.
+            cache: From `new_cache`.
             embeddings: `[N, D]`.
             positions: `[3, N]`: time, row, column. Three rows, since a fourth makes transformers take gaps between
                 positions for borders between packed sequences.
-            visual: `[N]` bool, which tokens are cells.
+            visual: `[N]` bool, the tokens that are cells.
             deepstack: For each level `[cells, D]`.
             bias: `[cached + N]` added to the attention to each token; None for plain causal attention.
         """
@@ -200,7 +200,7 @@ class Adapter:
         return hidden
 
     def _biased(self, bias: Tensor, embeddings: Tensor) -> Tensor:
-        """`[1, 1, N, cached + N]`: causal, with the bias on what may be seen."""
+        """Return a causal mask with the bias on the visible tokens; `[1, 1, N, cached + N]`."""
         added, known = len(embeddings), len(bias) - len(embeddings)
         forbidden = torch.ones(added, len(bias), dtype=torch.bool, device=embeddings.device).triu(known + 1)
         mask = bias.to(embeddings.device, embeddings.dtype).expand(added, -1)
@@ -208,16 +208,16 @@ class Adapter:
         return biased
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """`[..., vocabulary]` float32."""
+        """Return `[..., vocabulary]` float32."""
         scores: Tensor = self._head(hidden).float()
         return scores
 
     def cached_tokens(self, cache: Any) -> int:
-        """How many tokens the cache holds."""
+        """Return the number of tokens in the cache."""
         return int(cache.get_seq_length())
 
     def cache_bytes(self, cache: Any) -> int:
-        """Size of its keys and values."""
+        """Return the size of its keys and values."""
         return sum(
             layer.keys.nbytes + layer.values.nbytes
             for layer in cache.layers
@@ -225,20 +225,20 @@ class Adapter:
         )
 
     def crop(self, cache: Any, tokens: int) -> None:
-        """Cut the cache back to so many tokens, layer by layer: a pass that broke off leaves them uneven."""
+        """Truncate the cache to `tokens`, layer by layer: an interrupted pass leaves them uneven."""
         for layer in cache.layers:
             if getattr(layer, "keys", None) is not None:
                 layer.keys, layer.values = layer.keys[..., :tokens, :], layer.values[..., :tokens, :]
 
     def keys(self, cache: Any, layer: int) -> Tensor:
-        """`[heads, cached, d]`: the keys of one layer, one for each head of the queries."""
+        """Return the keys of one layer, one for each head of the queries; `[heads, cached, d]`."""
         attention = self._language.layers[layer].self_attn
         keys: Tensor = cache.layers[layer].keys[0]
         return keys.repeat_interleave(attention.num_key_value_groups, dim=0)
 
     @contextmanager
     def attention_inputs(self, layer: int) -> Iterator[list[tuple[Tensor, tuple[Tensor, Tensor]]]]:
-        """Gather what goes into one layer's attention while the context lasts: hidden states and rotations."""
+        """Record the inputs of one layer's attention within the context: hidden states and rotations."""
         gathered: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []
 
         def gather(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
@@ -251,7 +251,7 @@ class Adapter:
             hook.remove()
 
     def queries(self, layer: int, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """`[heads, N, d]`: the scaled queries of one layer, from what goes into its attention."""
+        """Compute the scaled queries of one layer from the inputs of its attention; `[heads, N, d]`."""
         attention = self._language.layers[layer].self_attn
         query = attention.q_norm(attention.q_proj(hidden).view(*hidden.shape[:-1], -1, attention.head_dim))
         query = query.transpose(1, 2)
@@ -262,7 +262,7 @@ class Adapter:
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Compare this module with the model's own pass over a small made-up picture, where it has one.
+        """Compare this module with the model's own pass over a small made-up picture; `Network` has no pass of its own.
 
         Raises:
             ModelUnsupported: They differ, or the model's own pass takes other arguments than expected.
@@ -281,7 +281,7 @@ class Adapter:
 
     def _compare(self, expected: Tensor, found: Tensor, what: str) -> None:
         difference = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
-        # With int8, what one token comes to depends a little on those that are computed with it.
+        # With int8, a token's result depends slightly on the tokens in the same batch.
         quantized = getattr(self._model, "is_quantized", False)
         allowed = QUANTIZED_TOLERANCE if quantized else CHECK_TOLERANCE[self.dtype]
         if not difference <= allowed:
@@ -311,7 +311,7 @@ class Adapter:
         positions = torch.cat(
             [text_positions(1, 0), token_positions(cells, 1), text_positions(1, 1 + block_extent(cells.grid_hw))], dim=1
         )
-        # In two passes, the second of them again after a crop, as a stream goes.
+        # Two passes, the second repeated after a crop, as in a stream.
         cache, hidden = self.new_cache(), []
         parts = (slice(0, 4), slice(4, len(ids)))
         for part in (parts[0], parts[1], parts[1]):
@@ -323,7 +323,7 @@ class Adapter:
         return self.logits(torch.cat([hidden[0], hidden[2]]))
 
     def _check_bias(self, embeddings: Tensor, positions: Tensor, visual: Tensor, deepstack: Sequence[Tensor]) -> None:
-        """A cell that a bias hides must count as little as one that is not there."""
+        """Check that a cell hidden by a bias has the same effect as an absent cell."""
         bias = torch.zeros(len(visual))
         bias[1] = torch.finfo(self.dtype).min / 2
         hidden = self.extend(self.new_cache(), embeddings, positions, visual, deepstack, bias)[-1]
@@ -337,11 +337,11 @@ class Adapter:
 
 
 def self_check() -> str:
-    """Compare ours with transformers' own pass over a small model with random weights; one line about it.
+    """Compare this module with transformers' own pass over a small random model; return a one-line report.
 
     Raises:
         BackendUnavailable: transformers is not installed.
-        ModelUnsupported: It is of another version, or the two passes differ.
+        ModelUnsupported: Its version is not supported, or the two passes differ.
     """
     transformers = use_transformers()
     rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [6, 5, 5], "mrope_interleaved": True}

@@ -1,9 +1,10 @@
-"""Chosen cells as an ordinary PNG, for a server that places them where they belong (`arr_stream.vlm.vllm_plugin`).
+"""Carrier of chosen cells: an ordinary PNG, for a server that gives cells their true positions
+(`arr_stream.vlm.vllm_plugin`).
 
-The first rows of the picture say, in their bytes, which cells of which grid follow; below stand the cells themselves,
-32x32 pixels each, side by side, those of a second frame after those of the first. Caches know a picture by its bytes or
-by its pixels, so that the same cells at other places are another picture to them, and the same always the same. A
-server that knows nothing of this takes it for a small picture.
+The first rows of the picture are a header with the grid and the list of cells. The cells follow, 32x32 pixels each,
+side by side, those of a second frame after those of the first. Caches identify a picture by its bytes or pixels, so
+cells at other positions make another picture, and equal cells the same one. A server without the plugin takes the
+carrier for a small picture.
 
 | bytes | |
 |---|---|
@@ -11,9 +12,9 @@ server that knows nothing of this takes it for a small picture.
 | 1, 1 | version, frames (1 or 2) |
 | 2, 2, 4 | rows and columns of the grid, number of cells K |
 | 6 K | row, column (2 bytes each), level of detail and quarter (1 byte each), as in `Cells` |
-| 4 | CRC-32 of all before |
+| 4 | CRC-32 of all bytes before |
 
-Numbers are little-endian. Needs NumPy and Pillow alone.
+Numbers are little-endian. The module needs only NumPy and Pillow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAGIC = b"ARRCELLS"
 VERSION = 1
 MOST_CELLS = 16_384
 MOST_ROWS = 1_024
-"""And columns, of a grid."""
+"""Most rows, and most columns, of a grid."""
 
 _HEAD = struct.Struct("<8sBBHHI")
 _CELL = np.dtype([("row", "<u2"), ("column", "<u2"), ("level", "i1"), ("quarter", "u1")])
@@ -42,7 +43,7 @@ _CHECKSUM = struct.Struct("<I")
 
 
 class CarrierInvalid(ValueError):
-    """A picture says that it carries cells, and they cannot be what it says."""
+    """Error for a picture with the carrier's header whose cells are invalid."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,8 +52,8 @@ class CarriedCells:
 
     Args:
         grid_hw: Rows and columns of the frame's fine cells.
-        rows, columns, level, quarter: `[K]` int32, as of `arr_stream.vlm.qwen3_vl.cells.Cells`.
-        pictures: `[K, F, 32, 32, 3]` uint8, of one frame or of two.
+        rows, columns, level, quarter: `[K]` int32, as in `arr_stream.vlm.qwen3_vl.cells.Cells`.
+        pictures: `[K, F, 32, 32, 3]` uint8, F = 1 frame or 2.
     """
 
     grid_hw: GridHW
@@ -67,15 +68,15 @@ class CarriedCells:
 
     @property
     def extents(self) -> FloatArray:
-        """`[K, 4]` first row and column, rows and columns covered, in cells."""
+        """First row and column, rows and columns covered, in cells: `[K, 4]`."""
         blocks = covered_blocks(self.grid_hw, self.rows, self.columns, self.level)
         return covered_extents(blocks, self.level, self.quarter)
 
     def png(self) -> bytes:
-        """The picture.
+        """Return the picture as PNG.
 
         Raises:
-            CarrierInvalid: No cells, too many, or cells outside of the grid.
+            CarrierInvalid: No cells, too many, or cells outside the grid.
         """
         _check(self.grid_hw, self.rows, self.columns, self.level, self.quarter)
         count, frames = self.pictures.shape[:2]
@@ -89,7 +90,7 @@ class CarriedCells:
         canvas = np.zeros((head_rows + math.ceil(count * frames / across), CELL_PX, across, CELL_PX, 3), np.uint8)
         canvas[:head_rows].reshape(-1)[: len(head)] = np.frombuffer(head, np.uint8)
         place = np.arange(count * frames)
-        # A cell's pixels stand together, so that moving ones are compressed well.
+        # Store each cell's pixels next to each other, which compresses moving cells well.
         tiles = self.pictures.swapaxes(0, 1).reshape(-1, CELL_PX, CELL_PX, 3)
         canvas[head_rows:].swapaxes(1, 2)[place // across, place % across] = tiles
         picture = io.BytesIO()
@@ -99,13 +100,13 @@ class CarriedCells:
 
 
 def carried(image: object) -> CarriedCells | None:
-    """What a picture carries; None where it is a picture like any other.
+    """Return the cells that a picture carries; None for an ordinary picture.
 
     Args:
-        image: Of Pillow, or `[H, W, 3]` bytes.
+        image: A Pillow image, or `[H, W, 3]` bytes.
 
     Raises:
-        CarrierInvalid: It begins as one that carries cells, and does not hold what it says.
+        CarrierInvalid: It has the carrier's magic bytes and contradicts its header.
     """
     if isinstance(image, Image.Image):
         if image.mode != "RGB" or image.width % CELL_PX or image.crop((0, 0, 3, 1)).tobytes()[: len(MAGIC)] != MAGIC:
@@ -122,7 +123,7 @@ def carried(image: object) -> CarriedCells | None:
 
 
 def carried_grid(image: object) -> GridHW | None:
-    """Rows and columns of the grid whose cells a picture says that it carries; None for any other."""
+    """Return rows and columns of the grid in a carrier's header; None for an ordinary picture."""
     if not isinstance(image, Image.Image) or image.mode != "RGB" or image.width % CELL_PX:
         found = carried(image)
         return None if found is None else found.grid_hw
@@ -156,7 +157,7 @@ def _read(data: ByteArray, height: int, width: int) -> CarriedCells:
 
 
 def _rows_of_bytes(count: int, across: int) -> int:
-    """Rows of cells that so many bytes take."""
+    """Return the number of cell rows that `count` bytes take."""
     return math.ceil(count / (across * CELL_PX * CELL_PX * 3))
 
 

@@ -1,4 +1,4 @@
-"""Chosen cells: what each covers of the frame, and its pixels."""
+"""Chosen cells: the area of the frame that each covers, and its pixels."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def _no_quarters() -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Chosen cells of one frame, or of a pair of frames that share one block, token by token.
+    """Chosen cells of one frame, or of a pair of frames that share one block, one token each.
 
     Args:
         grid_hw: Rows and columns of the frame's fine cells.
         rows, columns: `[K]` int32, top-left fine cell.
-        level: `[K]` int32, 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4; less where the grid ends. -1 is a
-            quarter of one.
+        level: `[K]` int32, 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4, fewer at the grid's end; -1 is a quarter
+            of a fine cell.
         score: `[K]` float32 in [0, 1], relevance.
-        quarter: `[K]` int32, 0 to 3, line by line: which one, at level -1; 0 elsewhere.
+        quarter: `[K]` int32, index of the quarter at level -1, 0 to 3 in reading order; 0 elsewhere.
     """
 
     grid_hw: GridHW
@@ -57,20 +57,20 @@ class Cells:
 
     @classmethod
     def whole(cls, grid_hw: GridHW, score: FloatArray | None = None) -> Cells:
-        """Every fine cell; `score` is `[gh, gw]`, 1 everywhere if not given."""
+        """Return every fine cell; `score` is `[gh, gw]`, 1 everywhere by default."""
         rows, columns = np.divmod(np.arange(grid_hw[0] * grid_hw[1], dtype=np.int32), np.int32(grid_hw[1]))
         flat = np.ones(len(rows), np.float32) if score is None else score.reshape(-1).astype(np.float32)
         return cls(grid_hw, rows, columns, np.zeros_like(rows), flat)
 
     @classmethod
     def chosen(cls, patches: PatchSet) -> Cells:
-        """The cells of a patch set, in reading order."""
+        """Return the cells of a patch set, in reading order."""
         allocation = Allocation(patches.rows, patches.columns, patches.level, patches.score)
         return cls.allocated(allocation, patches.grid)
 
     @classmethod
     def allocated(cls, chosen: Allocation, grid: Grid) -> Cells:
-        """Chosen cells in reading order, the finer ones as their quarters."""
+        """Return the cells of an allocation in reading order, finer ones as their quarters."""
         count = tokens_of(chosen.level)
         entry = np.repeat(np.arange(len(chosen)), count)
         quarter = (np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)).astype(np.int32)
@@ -80,27 +80,26 @@ class Cells:
 
     @property
     def blocks(self) -> IntArray:
-        """`[K, 4]` first row, first column, rows and columns covered, cut off where the grid ends; a quarter's are its
-        cell's."""
+        """First row, first column, rows and columns covered, `[K, 4]`, cut at the end; for a quarter its cell's."""
         return covered_blocks(self.grid_hw, self.rows, self.columns, self.level)
 
     @property
     def extents(self) -> FloatArray:
-        """`[K, 4]` as `blocks`, but of a quarter its own half rows and columns."""
+        """`[K, 4]` as `blocks`, but with half rows and columns for a quarter."""
         return covered_extents(self.blocks, self.level, self.quarter)
 
     def take(self, keep: BoolArray | IntArray) -> Cells:
-        """Some of them, by mask or by index."""
+        """Return some of the cells, by mask or by index."""
         return Cells(self.grid_hw, *(getattr(self, name)[keep] for name in _NAMES))
 
     def in_reading_order(self) -> Cells:
-        """Line by line, by the middle of what each covers: the order in which the model meets them."""
+        """Return the cells row by row, ordered by the centre of their area: the order in which the model reads them."""
         extents = self.extents
         middle = extents[:, :2] + (extents[:, 2:] - 1) / 2
         return self.take(np.lexsort((self.level, middle[:, 1], middle[:, 0])).astype(np.int32))
 
     def best(self, most: int) -> Cells:
-        """At most so many tokens, the highest scores, in reading order; of a cell all quarters or none."""
+        """Return at most `most` tokens with the highest scores, in reading order; of a cell all quarters or none."""
         if len(self) <= most:
             return self
         places = np.stack([self.rows, self.columns, self.level], axis=1)
@@ -121,9 +120,9 @@ class Cells:
 
 
 def merged(parts: Sequence[Cells]) -> Cells:
-    """Cells of several frames of one size as one set, each place and level once with its highest score.
+    """Merge cells of several frames of one size; each place and level appears once with its highest score.
 
-    A cell that one frame gives finer is given so alone.
+    A cell that one frame gives finer appears only so.
     """
     if len({part.grid_hw for part in parts}) > 1:
         raise ValueError(f"grids differ: {parts[0].grid_hw} and {parts[-1].grid_hw}")
@@ -140,15 +139,12 @@ def merged(parts: Sequence[Cells]) -> Cells:
 
 
 def concatenated(parts: Sequence[Cells]) -> Cells:
-    """Cells of one grid, part after part."""
+    """Concatenate cells of one grid."""
     return Cells(parts[0].grid_hw, *(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
 
 
 def texture_picture(rgb: ByteArray, texture_wh: tuple[int, int]) -> ByteArray:
-    """A frame `[H, W, 3]` at a whole number of cells, by the resampling of Qwen's own image processor.
-
-    That is bicubic with antialiasing on bytes.
-    """
+    """Resize a frame `[H, W, 3]` to whole cells as Qwen's image processor does: bicubic, antialiased, on bytes."""
     width, height = texture_wh
     if rgb.shape[:2] == (height, width):
         return rgb
@@ -159,12 +155,12 @@ def texture_picture(rgb: ByteArray, texture_wh: tuple[int, int]) -> ByteArray:
 
 
 def cell_pictures(picture: ByteArray, cells: Cells, source: ByteArray | None = None) -> ByteArray:
-    """`[K, 32, 32, 3]`: the cells cut from a picture of the texture's size, coarse ones scaled down.
+    """Cut the cells from a picture of the texture's size, coarse ones scaled down; `[K, 32, 32, 3]`.
 
     Args:
         picture: `[32 gh, 32 gw, 3]`.
-        cells: What to cut out.
-        source: `[H, W, 3]`, the frame in source pixels, that quarters of cells are cut from.
+        cells: The cells to cut.
+        source: `[H, W, 3]`, the frame in source pixels, for quarters of cells.
     """
     rows, columns = cells.grid_hw
     if picture.shape != (rows * CELL_PX, columns * CELL_PX, 3):
@@ -185,7 +181,7 @@ def cell_pictures(picture: ByteArray, cells: Cells, source: ByteArray | None = N
 
 
 def _quarter_pictures(quarters: Cells, source: ByteArray | None) -> ByteArray:
-    """`[K, 32, 32, 3]`: quarters of cells, cut from the frame itself."""
+    """Cut quarters of cells from the frame itself; `[K, 32, 32, 3]`."""
     if source is None:
         raise ValueError("cells are given finer, and there is no frame in source pixels to cut them from")
     grid = Grid((source.shape[1], source.shape[0]), *quarters.grid_hw)
@@ -200,7 +196,7 @@ def _quarter_pictures(quarters: Cells, source: ByteArray | None) -> ByteArray:
 
 @dataclass(frozen=True, slots=True)
 class Normalisation:
-    """Mean and deviation of each channel, for pixels in [0, 1]."""
+    """Mean and standard deviation of each channel, for pixels in [0, 1]."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -213,16 +209,15 @@ def patch_rows(
     normalisation: Normalisation,
     sources: tuple[ByteArray, ByteArray] | None = None,
 ) -> Tensor:
-    """`[4 * K, 3 * 2 * 16 * 16]` float32, four rows a cell in the order of its 2x2 patches.
+    """Return `[4 * K, 3 * 2 * 16 * 16]` float32, four rows a cell in the order of its 2x2 patches.
 
     A row holds channel, frame, pixel row and pixel column, as the processor of Qwen3-VL lays them out.
 
     Args:
-        first, second: The two frames of a temporal patch, at the texture's size; twice the same for one that
-            stands alone.
-        cells: What to cut out.
-        normalisation: Of the processor.
-        sources: The two frames in source pixels, where cells are given finer.
+        first, second: The two frames of a temporal patch, at the texture's size; a single frame is given twice.
+        cells: The cells to cut.
+        normalisation: The processor's.
+        sources: The two frames in source pixels, if there are finer cells.
     """
     before, after = sources or (None, None)
     cut = [cell_pictures(first, cells, before)]

@@ -1,12 +1,13 @@
-"""Where a model lies, and what its folder holds, looked at before anything is loaded.
+"""Lookup and inspection of a model's folder, before anything is loaded.
 
-A model is a folder that the user names, or a hub name that is looked for in the folder of all weights (as ORG--NAME)
-and in Hugging Face's cache, and fetched only if that was asked for: configuration and weights, never code or pickles.
+A model is a folder that the user names, or a hub name. `locate` looks for a hub name in the weights folder (as
+ORG--NAME) and in Hugging Face's cache, and downloads it only on request: configuration and weights, never code or
+pickles.
 
-Nobody vouches for the folder. `config.json` is read as data, and only the keys that describe the architecture are
-handed on, so that it can name no code, no kernel, no adapter and no file elsewhere. Of the weights, safetensors'
-headers are read: names, shapes and types of all tensors, which are compared with what the configuration calls for.
-Pickles (`*.bin`, `*.pt`) are never opened.
+The folder is not trusted. `config.json` is read as data, and only the keys that describe the architecture are passed
+on, so that it can name no code, kernel, adapter or other file. Of the weights, only the safetensors headers are read:
+names, shapes and types of all tensors, which are compared with the configuration. Pickles (`*.bin`, `*.pt`) are never
+opened.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from arr_stream.weights.loading import first_line, refuse_pointer
 
 MODEL_TYPE = "qwen3_vl"
 CELL = {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}
-"""What makes a visual token a cell of 32x32 pixels of two frames."""
+"""Values that make a visual token a cell of 32x32 pixels of two frames."""
 DTYPE_OF = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-"""Types of plain weights, as safetensors and as torch name them."""
+"""Names of plain weight types in safetensors, with torch's names."""
 
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.jinja")
-"""What is fetched: configuration, weights, vocabulary, chat template; never `*.py` or pickles."""
+"""Downloaded files: configuration, weights, vocabulary, chat template; never `*.py` or pickles."""
 MAX_BYTES = 200 * 2**30
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TOP_KEYS = "image_token_id video_token_id vision_start_token_id vision_end_token_id tie_word_embeddings"
@@ -64,7 +65,7 @@ _UNQUANTISED = "choose the same model unquantised, and --quantize int8 or int4"
 
 
 class _PixelStatistics(BaseModel):
-    """What a processor's configuration says of pixels, which is more than this."""
+    """Pixel statistics in a processor's configuration; other keys are ignored."""
 
     image_mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
     image_std: tuple[_Deviation, _Deviation, _Deviation]
@@ -72,7 +73,7 @@ class _PixelStatistics(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor as the header of its file describes it: type (`F32`, `BF16`, ...), shape and file."""
+    """Tensor as the header of its file describes it: type (`F32`, `BF16`, ...), shape and file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -85,10 +86,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A folder that holds a whole Qwen3-VL, as far as can be seen without loading it.
+    """Folder with a complete Qwen3-VL, as far as can be checked without loading it.
 
-    `config` is transformers' Qwen3VLConfig, made of the keys that describe the architecture and of no others; `tensors`
-    are all that the model will hold, tied ones once.
+    `config` is transformers' Qwen3VLConfig, built only from the keys that describe the architecture; `tensors` are all
+    that the model will hold, tied ones once.
     """
 
     name: str
@@ -99,7 +100,7 @@ class Checkpoint:
 
     @property
     def saved_dtype(self) -> str:
-        """The type that most of the numbers are saved in, by torch's name."""
+        """Torch's name of the type that most of the weights are saved in."""
         counts: dict[str, int] = {}
         for entry in self.tensors.values():
             counts[entry.dtype] = counts.get(entry.dtype, 0) + entry.elements
@@ -107,23 +108,23 @@ class Checkpoint:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files with the weights."""
+        """Files with the weights."""
         return tuple(sorted({entry.file for entry in self.tensors.values()}))
 
 
 def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None) -> Path:
-    """The folder of a model, named as such or as ORG/NAME; fetched first where it is missing and may be (`models`).
+    """Return the folder of a model, given as a folder or as ORG/NAME; download a missing one if `models` allows that.
 
-    It may still be incomplete or hold something else: `read_checkpoint` tells.
+    The folder may be incomplete or hold something else; `read_checkpoint` checks it.
 
     Raises:
         InvalidSetting: `model` is empty.
-        BackendUnavailable: No such folder, or a hub name that is not on disk and may not be fetched.
-        FetchFailed: It could not be fetched.
+        BackendUnavailable: No such folder, or a hub name that is not on disk and may not be downloaded.
+        FetchFailed: The download failed.
     """
     if not model.strip():
         raise InvalidSetting("vlm.model is empty", remedy="name a folder or a hub name with --model")
-    with contextlib.suppress(OSError, ValueError, RuntimeError):  # Too long, with a zero byte, of a user there is not.
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, with a null byte, or of an unknown user
         if (given := expanded(model)).exists():
             return given
     if not _HUB_NAME.fullmatch(model):
@@ -139,7 +140,7 @@ def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None
     if models.download:
         fetch_repository(model, own, FETCHED, max_bytes=MAX_BYTES, hub_endpoint=hub_endpoint)
         return own
-    # A part of it is worth a more exact word than that it is missing.
+    # An incomplete folder gets a more precise error from `read_checkpoint` than "missing".
     for place in places:
         if (place / "config.json").is_file():
             return place
@@ -150,7 +151,7 @@ def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether all files that a model needs are there; says nothing of what is in them."""
+    """Return whether all files that a model needs exist; their content is not checked."""
     try:
         present = _listing(folder, folder.name)
         _weight_files(folder, present, folder.name)
@@ -166,23 +167,23 @@ def _hub_cache(model: str) -> list[Path]:
         return []
     try:
         found = try_to_load_from_cache(model, "config.json")
-    except ValueError:  # No name that the hub allows.
+    except ValueError:  # not a valid hub name
         return []
     return [Path(found).parent] if isinstance(found, str) else []
 
 
 def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
-    """Look at a folder, called `name` in errors, and make sure that it holds a Qwen3-VL, whole, that can be loaded.
+    """Inspect a folder, called `name` in errors, and check that it holds a complete, loadable Qwen3-VL.
 
-    That is `config.json`, `model.safetensors` or its shards and their index, `tokenizer.json` and
+    It needs `config.json`, `model.safetensors` or its shards and their index, `tokenizer.json` and
     `preprocessor_config.json` (or `processor_config.json`).
 
     Raises:
-        BackendUnavailable: No such folder; no weights in it, or none but pickles; transformers or safetensors missing.
-        ModelUnsupported: Not a model, another architecture, other cells than ours, weights quantised already, no
-            tokenizer, or an unsupported transformers.
-        WeightsInvalid: A file is missing, damaged or truncated, or the tensors are not those that `config.json`
-            calls for; names the file or the tensor.
+        BackendUnavailable: No such folder; no weights in it, or only pickles; transformers or safetensors missing.
+        ModelUnsupported: Not a model, another architecture or cell size, weights quantised already, no tokenizer, or an
+            unsupported transformers.
+        WeightsInvalid: A file is missing, damaged or truncated, or the tensors do not match `config.json`; the message
+            names the file or the tensor.
     """
     use_transformers()
     name = name or str(folder)
@@ -199,7 +200,7 @@ def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
 
 
 def _listing(folder: Path, name: str) -> frozenset[str]:
-    """Names of what lies in the folder."""
+    """Return the names of the files in the folder."""
     if folder.is_file():
         raise ModelUnsupported(f"{name}: a file, and a model is a folder", remedy="name the folder that it lies in")
     if not folder.is_dir():
@@ -299,7 +300,7 @@ def _built_config(raw: Mapping[str, Any], name: str) -> Any:
         return Qwen3VLConfig(**known)
     except KeyError as exc:
         raise _damaged(f"{name}: config.json has no {exc.args[0]}") from exc
-    except Exception as exc:  # Its own checks raise errors of many classes.
+    except Exception as exc:  # Its own checks raise many classes of errors.
         raise _damaged(f"{name}: config.json makes no sense: {first_line(exc)}") from exc
 
 
@@ -313,7 +314,7 @@ def _check_cells(config: Any, name: str) -> None:
 
 
 def _check_sizes(config: Any, tensors: int, folder: Path) -> None:
-    """Refuse what no file could fill before as many layers are built."""
+    """Refuse more layers than there are tensors, before that many layers are built."""
     for section, key in ((config.text_config, "num_hidden_layers"), (config.vision_config, "depth")):
         if not 1 <= getattr(section, key) <= tensors:
             raise _damaged(
@@ -322,10 +323,10 @@ def _check_sizes(config: Any, tensors: int, folder: Path) -> None:
 
 
 def _checked_tensors(config: Any, tensors: Mapping[str, Entry], folder: Path, name: str) -> dict[str, Entry]:
-    """The tensors that the model takes, when all are there in the shape that it needs, and no others."""
+    """Return the tensors that the model takes; check that all exist with the right shape, and no others."""
     wanted = _wanted_shapes(config, folder)
     if config.tie_word_embeddings and _OUTPUT not in tensors:
-        # One matrix under two names, saved once.
+        # tied: one matrix under two names, saved once
         del wanted[_OUTPUT]
     missing = [key for key in wanted if key not in tensors]
     if missing:
@@ -340,7 +341,7 @@ def _checked_tensors(config: Any, tensors: Mapping[str, Entry], folder: Path, na
                 remedy=_UNQUANTISED,
             )
     for key in tensors:
-        # Frequencies that follow from the configuration were saved by some versions, and do no harm.
+        # Some versions saved frequencies that follow from the configuration; they do no harm.
         if key not in wanted and not key.endswith("inv_freq"):
             raise WeightsInvalid(
                 f"{tensors[key].file}: holds {key[:120]}, which config.json does not call for",
@@ -355,10 +356,10 @@ def _wanted_shapes(config: Any, folder: Path) -> dict[str, tuple[int, ...]]:
 
     try:
         with warnings.catch_warnings(), torch.device("meta"):
-            # torch thinks aloud about layers of no width, which are refused anyhow.
+            # torch warns about layers of zero width, which are refused anyway.
             warnings.simplefilter("ignore", UserWarning)
             skeleton = Qwen3VLForConditionalGeneration(config)
-    except Exception as exc:  # Sizes that do not fit each other fail in every layer of torch.
+    except Exception as exc:  # Inconsistent sizes fail in any layer of torch.
         raise _damaged(f"{folder / 'config.json'}: no model can be built from it: {first_line(exc)}") from exc
     return {key: tuple(value.shape) for key, value in skeleton.state_dict().items()}
 

@@ -1,8 +1,8 @@
-"""Reads a question on top of the memory, writes the answer token by token, and tells where it looked.
+"""Decoding: read a question on top of the memory, write the answer token by token, and measure its attention.
 
-Where it looked is the attention of one layer, averaged over its heads and over the tokens of the answer. It is computed
-anew for the few tokens that count, from the layer's inputs and the cached keys, so that any implementation of attention
-will do, those included that never form the weights.
+The attention is that of one layer, averaged over its heads and over the tokens of the answer. It is recomputed for
+these few tokens from the layer's inputs and the cached keys, so that it works with every attention kernel, including
+those that never form the weights.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from arr_stream.vlm.viewer import Stop
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer as tokens and text.
+    """Answer as tokens and text.
 
     Args:
         ids: Tokens, without the one that ended it.
-        text: What they say.
-        finish: As of an `Answer`.
-        prefill_ms: Until the first token was known.
-        decode_ms: All others.
-        cache_bytes: Largest size of the cache.
+        text: The decoded tokens.
+        finish: As in an `Answer`.
+        prefill_ms: Time to the first token.
+        decode_ms: Time for all further tokens.
+        cache_bytes: Largest size of the KV cache.
     """
 
     ids: tuple[int, ...]
@@ -44,22 +44,22 @@ class Response:
 
 
 class Sampler:
-    """Picks the next token: at temperature 0 the likeliest, else one within the `top_k` and `top_p` of `generation`."""
+    """Sampler of the next token: the likeliest at temperature 0, else one within `generation`'s `top_k` and `top_p`."""
 
     def __init__(self, temperature: float, generation: Any = None) -> None:
         self._temperature = temperature
-        # 0 and None switch a limit off, as they do in transformers.
+        # 0 and None disable a limit, as in transformers.
         self._top_k = int(getattr(generation, "top_k", None) or 0)
         self._top_p = float(getattr(generation, "top_p", None) or 1.0)
         self._random = torch.Generator().manual_seed(0)
 
     def __call__(self, logits: Tensor) -> int:
-        """A token from `[vocabulary]` logits."""
+        """Return a token from `[vocabulary]` logits."""
         if self._temperature == 0:
             return int(logits.argmax())
         scores, tokens = (logits.cpu() / self._temperature).topk(min(self._top_k or len(logits), len(logits)))
         shares = scores.softmax(dim=0)
-        # The smallest set of tokens that holds top_p; the first always stays.
+        # Keep the smallest set of tokens that holds top_p; the first always stays.
         shares[shares.cumsum(dim=0) - shares > self._top_p] = 0
         return int(tokens[torch.multinomial(shares, 1, generator=self._random)])
 
@@ -75,7 +75,7 @@ def respond(
     on_text: Callable[[str], None] | None = None,
     stop: Stop | None = None,
 ) -> Response:
-    """Answer a question; the memory is as before when this returns or raises.
+    """Answer a question; the memory is unchanged when this returns or raises.
 
     Raises:
         WeightsInvalid: The model's output is not finite.
@@ -120,11 +120,11 @@ def respond(
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """How likely a whole answer is: its tokens, and after them one that ends it.
+    """Likelihood of a whole answer: its tokens and an end token.
 
     Args:
         log: Natural logarithm of its probability.
-        greedy: It is what the likeliest token at every step comes to.
+        greedy: Greedy decoding would give this answer.
     """
 
     log: float
@@ -133,7 +133,7 @@ class Likelihood:
 
 @torch.inference_mode()
 def likelihoods(memory: Memory, question: Sequence[int], answers: Sequence[Sequence[int]]) -> list[Likelihood]:
-    """How likely each answer to a question is; the memory is as before.
+    """Return the likelihood of each answer to a question; the memory is unchanged.
 
     Raises:
         WeightsInvalid: The model's output is not finite.
@@ -164,12 +164,12 @@ def _finite(logits: Tensor) -> Tensor:
 
 
 def default_layer(layers: int) -> int:
-    """Two thirds up: later than where pictures are read in, earlier than where words are picked."""
+    """Return the layer at two thirds: after the layers that read pictures, before those that pick words."""
     return max(0, round(layers * 2 / 3) - 1)
 
 
 class AttentionGatherer:
-    """Adds up one layer's attention to the memory over the passes that each answer token was predicted from."""
+    """Sum of one layer's attention to the memory over the passes that predict the answer's tokens."""
 
     def __init__(self, memory: Memory, layer: int) -> None:
         self._adapter = memory.adapter
@@ -181,7 +181,7 @@ class AttentionGatherer:
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
-        """A pass of the model whose last token predicts a token of the answer."""
+        """Record a pass of the model whose last token predicts a token of the answer."""
         with self._adapter.attention_inputs(self._layer) as inputs:
             yield
         hidden, rotation = inputs[-1]
@@ -197,5 +197,5 @@ class AttentionGatherer:
 
     @property
     def mean(self) -> Tensor:
-        """`[tokens]` float32: the share of the attention that each token of the memory got."""
+        """Share of the attention that each token of the memory got, `[tokens]` float32."""
         return self._total / max(1, self._count)

@@ -1,4 +1,4 @@
-"""Three ways to turn chosen cells into visual tokens.
+"""Encoding of chosen cells into visual tokens, in three modes.
 
 | mode | encoded by the vision tower | given to the language model |
 |---|---|---|
@@ -6,9 +6,9 @@
 | `prune` | every cell | the chosen ones |
 | `weight` | every cell | every cell, attention biased by the logarithm of its relevance |
 
-`sparse` computes nothing for what is left out; `prune` is the reference for quality, since each cell has seen the
+`sparse` computes nothing for the other cells; `prune` is the reference for quality, since each cell has attended to the
 whole frame. In both, a coarse cell is a block of the frame scaled down, and a finer one four tokens cut from the frame
-itself; `weight` takes every cell as one token. With `prune`, what is left out can be given in summary (`regions`).
+itself; `weight` takes every cell as one token. With `prune`, the other cells can be summarised (`regions`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from arr_stream.vlm.qwen3_vl.regions import Summaries
 Mode = Literal["sparse", "prune", "weight"]
 
 LEAST_WEIGHT = 0.01
-"""Relevance below this counts as this in `weight`: a bias of -4.6, nearly unseen and yet there."""
+"""Lower bound of relevance in `weight`: a bias of -4.6 makes a cell nearly invisible."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,10 +39,10 @@ class Block:
     """Tokens of one frame, or of a pair, as the language model takes them.
 
     Args:
-        cells: K cells in reading order, a token each.
-        tokens: Features of the K cells, and after them of the R summaries.
-        bias: `[K + R]` float32, added to the attention to each; None where nothing is added.
-        summaries: Of cells that were not chosen; None for R = 0.
+        cells: K cells in reading order, one token each.
+        tokens: Features of the K cells, followed by those of the R summaries.
+        bias: `[K + R]` float32, added to the attention to each; None without any.
+        summaries: Summaries of cells that were not chosen; None for R = 0.
     """
 
     cells: Cells
@@ -55,23 +55,23 @@ class Block:
 
     @property
     def score(self) -> FloatArray:
-        """`[K + R]` relevance of each token."""
+        """Relevance of each token, `[K + R]`."""
         return self.cells.score if self.summaries is None else np.append(self.cells.score, self.summaries.score)
 
     @property
     def level(self) -> IntArray:
-        """`[K + R]` level of detail of each token."""
+        """Level of detail of each token, `[K + R]`."""
         coarsest = np.full(len(self) - len(self.cells), SUMMARY_LEVEL, np.int32)
         return np.append(self.cells.level, coarsest)
 
     @property
     def sizes(self) -> FloatArray:
-        """`[K + R]` among how many cells a token's attention is shared out: 1, or the cells of a summary."""
+        """Number of cells that share a token's attention, `[K + R]`: 1, or the cells of a summary."""
         cells = np.ones(len(self.cells), np.float32)
         return cells if self.summaries is None else np.append(cells, self.summaries.sizes.astype(np.float32))
 
     def positions(self, start: float) -> Tensor:
-        """`[3, K + R]` float32: time, row and column of every token of a block that starts at `start`."""
+        """Return time, row and column of every token of a block that starts at `start`; `[3, K + R]` float32."""
         cells = token_positions(self.cells, start)
         if self.summaries is None:
             return cells
@@ -79,7 +79,7 @@ class Block:
         return torch.cat([cells, torch.cat([torch.zeros(1, len(self.summaries)), middles]) + start], dim=1)
 
     def take(self, keep: FloatArray | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Block:
-        """Some of the tokens, by mask."""
+        """Return the tokens that the mask keeps."""
         kept = np.asarray(keep, bool)
         mask, count = torch.from_numpy(kept), len(self.cells)
         return Block(
@@ -114,8 +114,8 @@ class Feeder:
             first, second: `[32 gh, 32 gw, 3]` pictures.
             chosen: Cells of both.
             relevance: `[gh, gw]` in [0, 1], for `weight`.
-            sources: Both in source pixels, where cells are given finer.
-            summaries: Of fine cells that are not among the chosen, for `prune`.
+            sources: Both in source pixels, if there are finer cells.
+            summaries: Summaries of fine cells that are not chosen, for `prune`.
 
         Raises:
             NothingChosen: No cells.
@@ -125,7 +125,7 @@ class Feeder:
         chosen = chosen.in_reading_order()
         if self._mode == "weight":
             return self._weighted(first, second, chosen, relevance)
-        # The vision tower does not mind the order: the chosen come first.
+        # The vision tower ignores the order, so the chosen cells come first.
         beside = None if self._mode == "sparse" else _others(chosen)
         encoded = self._encode(first, second, chosen if beside is None else concatenated([chosen, beside]), sources)
         own = encoded.take(slice(len(chosen)))

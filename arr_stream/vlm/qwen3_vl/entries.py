@@ -1,4 +1,4 @@
-"""What a model's memory holds, in order, and what of it stays when it is full."""
+"""Entries of a model's memory, in order, and the choice of those that survive a rebuild."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 
 class SeenBlock(Protocol):
-    """Tokens of one frame, or of a pair, wherever they are held.
+    """Tokens of one frame, or of a pair, in a local cache or on a server.
 
     Attributes:
-        cells: A token each.
-        summaries: Tokens after them, of cells that were not chosen; None for none.
+        cells: One token each.
+        summaries: Tokens after them, of cells that were not chosen; None without any.
         score: `[K + R]` relevance of each token.
         level: `[K + R]` level of detail of each token.
-        sizes: `[K + R]` among how many cells a token's attention is shared out.
+        sizes: `[K + R]` number of cells that share a token's attention.
     """
 
     @property
@@ -43,19 +43,19 @@ class SeenBlock(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SeenBlock:
-        """Some of the tokens, by mask."""
+        """Return the tokens that the mask keeps."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FrameEntry:
-    """A block in the memory.
+    """Block in the memory.
 
     Args:
         block: Its cells.
         grid: The cells of its frame.
         frame_index: The frame, or the later one of a pair.
-        seconds: Time that is told to the model: the frame's, or the mean of the pair's.
+        seconds: Timestamp in the prompt: the frame's, or the mean of the pair's.
         media: As a picture or as part of a video.
     """
 
@@ -77,15 +77,15 @@ Entry = FrameEntry | TextEntry
 
 
 class SeenMemory(Protocol):
-    """What a model has seen, in order.
+    """Frames and dialogue that a model has, in order.
 
     Attributes:
-        entries: All of it.
+        entries: All entries.
         frames: The blocks among the entries.
-        tokens: Of all that is in it.
-        opening_tokens: That are there before anything is seen.
+        tokens: Of all entries.
+        opening_tokens: Tokens before the first frame.
         visual_tokens: Cells and summaries.
-        cache_bytes: What it takes up here.
+        cache_bytes: Size of the local KV cache.
     """
 
     entries: list[Entry]
@@ -106,11 +106,11 @@ class SeenMemory(Protocol):
     def cache_bytes(self) -> int: ...
 
     def cost(self, entries: Sequence[Entry]) -> int:
-        """Tokens that entries would add, the opening included where it is still to come."""
+        """Return the tokens that entries would add, including the opening if it is not in yet."""
         ...
 
     def append(self, entries: Sequence[Entry]) -> object:
-        """Take in entries, in order."""
+        """Append entries, in order."""
         ...
 
     def restart(self) -> None:
@@ -119,22 +119,22 @@ class SeenMemory(Protocol):
 
 
 DIALOGUE_SHARE = 0.25
-"""Most of a rebuilt memory that goes to dialogue."""
+"""Largest share of a rebuilt memory for dialogue."""
 
 
 def survivors(
     entries: Sequence[Entry], capacity: int, overhead: Callable[[FrameEntry], int], half_life_seconds: float
 ) -> list[Entry]:
-    """What fits into `capacity` tokens, in its old order.
+    """Return the entries that fit into `capacity` tokens, in their old order.
 
-    A cell's rank is its relevance when it was chosen, halved for every half-life that it is older than the newest
-    frame; that of a summary is the mean of its cells'. A frame keeps the tokens that rank high enough, and disappears
-    with its last one. Of the dialogue the newest turns stay, in at most a quarter of the room.
+    A cell's rank is its relevance at its selection, halved for every half-life that it is older than the newest frame;
+    the rank of a summary uses the mean of its cells. A frame keeps the tokens that rank high enough, and disappears
+    with its last one. The newest dialogue turns stay, in at most a quarter of the capacity.
 
     Args:
-        entries: What is there.
+        entries: The current entries.
         capacity: Most tokens, markers included.
-        overhead: Tokens of a frame beside its cells.
+        overhead: Tokens of a frame in addition to its cells.
         half_life_seconds: Age at which a cell counts half.
     """
     said = _newest_dialogue(entries, int(capacity * DIALOGUE_SHARE))
@@ -164,13 +164,13 @@ def _newest_dialogue(entries: Sequence[Entry], room: int) -> set[int]:
 def _best_cells(
     seen: Sequence[FrameEntry], room: int, overhead: Callable[[FrameEntry], int], half_life_seconds: float
 ) -> dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """For each frame a mask over its tokens."""
+    """Return a mask over the tokens of each frame."""
     kept = {id(entry): np.zeros(len(entry.block), bool) for entry in seen}
     if not seen:
         return kept
     newest = max(entry.seconds for entry in seen)
     ranks = [entry.block.score * 0.5 ** ((newest - entry.seconds) / half_life_seconds) for entry in seen]
-    # Among equals the newer first: of a still scene with one score everywhere the last look stays.
+    # Among equal ranks the newer wins: of a still scene with one score everywhere, the last view stays.
     frame = np.repeat(np.arange(len(seen)), [len(rank) for rank in ranks])
     cell = np.concatenate([np.arange(len(rank)) for rank in ranks])
     for place in np.lexsort((cell, -frame, -np.concatenate(ranks))):

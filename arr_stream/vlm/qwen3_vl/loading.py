@@ -1,9 +1,9 @@
-"""A Qwen3-VL from disk into memory: looked at first, then loaded, then looked at again.
+"""Loading of a Qwen3-VL from disk, with checks before and after.
 
-Before: the version of transformers, what the folder holds, and whether it fits into memory, told from the headers: the
-weights and the key-value cache of a full context exactly, what lives for a moment while a picture passes through as an
-estimate. After: that every tensor came from the files (transformers fills what is missing with random numbers and goes
-on), and that all numbers are finite. No code of the checkpoint is ever run; only `locate` may ask the network.
+Before: the version of transformers, the content of the folder, and its memory need from the headers. The weights and
+the KV cache of a full context are computed exactly, the temporary memory of one pass is an estimate. After: every
+tensor came from the files (transformers fills missing ones with random numbers and continues), and all numbers are
+finite. Code of the checkpoint is never run; only `locate` may use the network.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from arr_stream.weights import pick_device
 from arr_stream.weights.loading import first_line, is_finite
 
 CELLS = 1024
-"""Cells of the picture that the work is estimated for: the largest grid of the default settings."""
+"""Cells of the picture in the memory estimate: the largest grid of the default settings."""
 INT4_BLOCK = 64
 """Numbers that share one float32 scale in bitsandbytes' 4-bit format (its default)."""
 _NO_LIMIT = 1 << 60
 _SKIP = ["model.visual", "lm_head"]
-"""Modules that quantisation leaves as they are: small, and their errors would be in every token."""
+"""Modules that are not quantised: they are small, and their errors would affect every token."""
 _MARKERS = {
     "<|vision_start|>": "vision_start_token_id",
     "<|vision_end|>": "vision_end_token_id",
@@ -44,16 +44,16 @@ _OTHER_COPY = "take config.json, weights and tokenizer.json from one and the sam
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model that is ready to run.
+    """Model that is ready to run.
 
     Args:
-        name: What the user called it: a hub name or a folder.
+        name: The user's name for it: a hub name or a folder.
         model: transformers' Qwen3VLForConditionalGeneration, in eval mode, without gradients, on `device`.
         tokenizer: Its fast tokenizer.
-        normalisation: Of its image processor.
-        device: Where it runs.
+        normalisation: That of its image processor.
+        device: The device it runs on.
         dtype: Type of its numbers; with quantisation, of those that are not quantised, and of the cache.
-        limits: Of a question, what is to be known about the answer; None for nothing.
+        limits: Returns a note about the answer to a question, or None.
     """
 
     name: str
@@ -66,15 +66,15 @@ class LoadedModel:
 
 
 def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
-    """Load the model that `vlm.model` names, if it fits into memory together with a full context; or the tiny one.
+    """Load the model that `vlm.model` names, or the tiny one, if it fits into memory together with a full context.
 
     Raises:
-        InvalidSetting: `vlm.model` is empty, or the tiny one was to be quantised.
+        InvalidSetting: `vlm.model` is empty, or the settings quantise the tiny model.
         BackendUnavailable: A package, the folder or the weights are missing, or CUDA is.
-        FetchFailed: It was to be fetched, and could not be.
+        FetchFailed: The download failed.
         ModelUnsupported: Not a model, another architecture, another tokenizer, or an unsupported transformers.
         WeightsInvalid: A file is damaged or missing, tensors are missing or of other shapes, or not finite.
-        ModelTooLarge: It needs more memory than there is; said before it is loaded.
+        ModelTooLarge: It needs more memory than is free; raised before loading.
     """
     if settings.model == TINY:
         from arr_stream.vlm.qwen3_vl.shipped import load_shipped
@@ -106,7 +106,7 @@ def _need_packages(quantize: str, device: torch.device) -> None:
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:
-    """The tokenizer as `tokenizer.json` has it, of no class that a file asks for."""
+    """Load the tokenizer from `tokenizer.json`, never with a class that a file names."""
     from transformers import PreTrainedTokenizerFast
 
     path = checkpoint.folder / "tokenizer.json"
@@ -141,7 +141,7 @@ def _model(checkpoint: Checkpoint, quantize: str, device: torch.device, dtype: t
         options["quantization_config"] = _quantization(quantize, dtype)
     if quantize != "none" or device.type != "cpu":
         options["device_map"] = {"": device}
-    # Typed as giving a model alone, without what it has to say.
+    # Its type stubs omit the loading info.
     from_pretrained: Any = Qwen3VLForConditionalGeneration.from_pretrained
     try:
         model, told = from_pretrained(
@@ -182,7 +182,7 @@ def _quantization(quantize: str, dtype: torch.dtype) -> Any:
     import transformers
 
     make_config: Any = transformers.BitsAndBytesConfig
-    # It says at every layer that numbers are rounded on the way, which is what was asked for.
+    # It warns at every layer about rounding, which is intended here.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if quantize == "int8":
         return make_config(load_in_8bit=True, llm_int8_skip_modules=_SKIP)
@@ -198,7 +198,7 @@ def _check_finite(checkpoint: Checkpoint, model: Any) -> None:
 
 
 def _check_saved_finite(checkpoint: Checkpoint) -> None:
-    """Quantisation hides what is not finite, so those tensors are looked at as they were saved."""
+    """Check the saved tensors, because quantisation hides values that are not finite."""
     from safetensors import safe_open
 
     for path in checkpoint.files:
@@ -215,15 +215,16 @@ def _not_finite(what: str) -> WeightsInvalid:
 
 
 def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> dict[str, int]:
-    """Bytes that a model would take with these settings, by what takes them.
+    """Return the bytes that a model would take with these settings, by purpose.
 
-    `weights` are all parameters, in the type that they are kept in; `cache` the keys and values of `vlm.context_tokens`
-    tokens; `kept features` those of as many cells, from which the memory is rebuilt, and once more while it is; `work`
-    one pass of 1024 cells, vision tower or language model, whichever takes more (estimate).
+    `weights` are all parameters, in the type that they are kept in. `cache` holds the keys and values of
+    `vlm.context_tokens` tokens. `kept features` are those of as many cells, from which the memory is rebuilt, twice
+    because of the rebuild. `work` is one pass of 1024 cells through the vision tower or the language model, the larger
+    of the two (estimate).
 
     Args:
         checkpoint: The model.
-        dtype: As torch names it.
+        dtype: Torch's name of the type.
         settings: `context_tokens` and `quantize` are read.
     """
     size = int(getattr(torch, dtype).itemsize)
@@ -237,19 +238,19 @@ def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> di
 
 
 def pick_vlm_device(setting: str) -> torch.device:
-    """The device that `vlm.device` asks for; raises as `arr_stream.weights.pick_device` does."""
+    """Return the device that `vlm.device` asks for; raises as `arr_stream.weights.pick_device` does."""
     return pick_device(setting, name="vlm.device", option="--device cpu")
 
 
 def pick_dtype(checkpoint: Checkpoint, setting: str, device: torch.device) -> str:
-    """The type that a model runs in, by torch's name: as saved, but float32 on a CPU, unless one is asked for."""
+    """Return torch's name of the type to run in: as requested, else float32 on a CPU and the saved type elsewhere."""
     if setting != "auto":
         return setting
     return "float32" if device.type == "cpu" else checkpoint.saved_dtype
 
 
 def is_quantized(key: str, entry: Entry) -> bool:
-    """Whether quantisation makes this tensor smaller: it is of a linear layer of the language model."""
+    """Return whether quantisation applies to this tensor: a linear layer of the language model."""
     inside = key.startswith("model.language_model.layers.") and key.endswith("_proj.weight")
     return inside and len(entry.shape) == 2
 
@@ -258,16 +259,16 @@ def _kept_bytes(key: str, entry: Entry, size: int, quantize: str) -> int:
     if quantize == "none" or not is_quantized(key, entry):
         return entry.elements * size
     if quantize == "int8":
-        return entry.elements + 4 * entry.shape[0]  # A float32 scale for each row.
+        return entry.elements + 4 * entry.shape[0]  # one float32 scale a row
     return (entry.elements + 1) // 2 + 4 * -(-entry.elements // INT4_BLOCK)
 
 
 def _work_bytes(config: Any, size: int) -> int:
     vision, text = config.vision_config, config.text_config
     patches, pixels = 4 * CELLS, 3 * 2 * 16 * 16
-    # In a block: what goes past it and its normed copy; then queries, keys and values, turned in float32 with copies,
-    # or the two halves of the wide layer. Attention itself needs no table (flash kernels of torch's sdpa). Twice that
-    # is a little more than was measured, positions, libraries' copies and what the allocator keeps included.
+    # A block holds the residual and its normed copy; then queries, keys and values, rotated in float32 with copies, or
+    # the two halves of the wide layer. Attention itself needs no table (flash kernels of torch's sdpa). Twice that is
+    # slightly more than measured, with positions, the libraries' copies and the allocator's reserve included.
     attention = 3 * vision.hidden_size * size + 6 * vision.hidden_size * 4
     per_patch = 2 * vision.hidden_size * size + max(attention, 2 * vision.intermediate_size * size)
     features = CELLS * vision.out_hidden_size * (1 + len(vision.deepstack_visual_indexes)) * size
@@ -279,14 +280,14 @@ def _work_bytes(config: Any, size: int) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be had on a device: what the system calls available, or less where a control group limits it.
+    """Return the free memory of a device: the amount the system calls available, or less if a control group limits it.
 
     Raises:
         BackendUnavailable: psutil is not installed.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        # What torch holds in reserve is free to us, though not to others.
+        # Memory that torch holds in reserve is free for this process.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     need("psutil", "measuring the free memory")
     import psutil  # type: ignore[import-untyped]
@@ -297,7 +298,7 @@ def free_bytes(device: torch.device) -> int:
 def group_free_bytes(
     root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
 ) -> Iterator[int]:
-    """What each control group that this process is in still allows, where one sets a limit (Linux, both versions).
+    """Yield the free bytes of each control group of this process that has a limit (Linux, both versions).
 
     Pages of files that can be dropped at once count as free.
     """
@@ -314,7 +315,7 @@ def group_free_bytes(
         else:
             continue
         group = base / path.lstrip("/")
-        # Inside a container the path may be that of the host; the group's own files then lie at the top.
+        # Inside a container the path may be the host's; the group's own files are then at the top.
         for folder in (group, *group.parents):
             free = _group_free(folder, *names)
             if free is not None:
@@ -324,7 +325,7 @@ def group_free_bytes(
 
 
 def _group_free(folder: Path, limit_name: str, usage_name: str, droppable_name: str) -> int | None:
-    """What one control group still allows; None where it sets no limit."""
+    """Return the free bytes of one control group; None without a limit."""
     try:
         limit = (folder / limit_name).read_text().strip()
         if limit == "max" or int(limit) >= _NO_LIMIT:

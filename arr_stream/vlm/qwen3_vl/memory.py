@@ -1,8 +1,8 @@
-"""What the model has seen, as one growing key-value cache at true positions.
+"""The model's memory: one growing KV cache at true positions.
 
-Frames and dialogue are appended; a question is asked on top and rolled back. Attention is causal, so what was
-appended piece by piece equals one pass over all of it. When the context is full the memory is rebuilt from kept
-features: evicting from the cache itself would leave traces of the evicted in what stays.
+Frames and dialogue are appended; a question is read on top and rolled back. Attention is causal, so appending piece by
+piece equals one pass over all of it. When the context is full, the memory is rebuilt from kept features: eviction from
+the cache itself would leave traces of the evicted tokens in the remaining ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
 PREFILL_CHUNK_TOKENS = 4096
-"""Longest stretch in one pass of the language model, so that a rebuild does not need memory for all at once."""
+"""Most tokens in one pass of the language model, so that a rebuild does not need memory for all at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,15 +34,15 @@ class _Stretch:
 
 
 class Memory:
-    """A conversation in a key-value cache.
+    """Conversation in a KV cache.
 
     Args:
         adapter: The model.
-        prompt: Its tokenizer's view of a conversation.
-        instruction: What the model is told before anything else.
+        prompt: Tokenizer of the conversation.
+        instruction: The system prompt.
 
     Attributes:
-        entries: What is in it, in order.
+        entries: Frames and dialogue, in order.
         places: For each entry, the offset of its first cell in the cache; -1 for text.
     """
 
@@ -68,7 +68,7 @@ class Memory:
 
     @property
     def opening_tokens(self) -> int:
-        """Tokens that are there before anything is seen."""
+        """Tokens before the first frame."""
         return len(self._opening)
 
     @property
@@ -86,13 +86,13 @@ class Memory:
         return self.adapter.cache_bytes(self._cache)
 
     def cost(self, entries: Sequence[Entry]) -> int:
-        """Tokens that entries would add, the opening included where it is still to come."""
+        """Return the tokens that entries would add, including the opening if it is not in yet."""
         opening = 0 if self._started else len(self._opening)
         return opening + sum(len(self._stretch(entry, 0.0).ids) for entry in entries)
 
     @torch.inference_mode()
     def append(self, entries: Sequence[Entry]) -> Tensor:
-        """Take in frames and dialogue, in order, in as few passes as fit; `[D]` last hidden state."""
+        """Append frames and dialogue, in order, in as few passes as fit; return the last hidden state, `[D]`."""
         stretches = [] if self._started else [self._text(self._opening, self.position)]
         position = stretches[-1].positions[0, -1].item() + 1 if stretches else self.position
         places = []
@@ -113,19 +113,19 @@ class Memory:
 
     @torch.inference_mode()
     def read(self, ids: Sequence[int], position: float) -> Tensor:
-        """Text tokens on top of what is there, `[D]` last hidden state of the last of them.
+        """Read text tokens on top of the memory; return the hidden state of the last one, `[D]`.
 
-        For questions and answers, within `kept`.
+        Use it within `kept`, for questions and answers.
         """
         return self._run([self._text(list(ids), position)])
 
     def kept(self) -> AbstractContextManager[None]:
-        """Whatever is read within leaves no trace."""
+        """Undo everything that is read within the context."""
         return self._rolled_back(on_success=True)
 
     @contextmanager
     def _rolled_back(self, *, on_success: bool) -> Iterator[None]:
-        """A pass that breaks off, for lack of memory or by Ctrl-C, leaves the cache as it was."""
+        """Restore the cache if a pass fails, for lack of memory or by Ctrl-C."""
         tokens, bias, undo = self.tokens, self._bias, True
         try:
             yield
@@ -136,11 +136,11 @@ class Memory:
                 self._bias = bias
 
     def keys(self, layer: int) -> Tensor:
-        """`[heads, tokens, d]` keys of one layer."""
+        """Return the keys of one layer, `[heads, tokens, d]`."""
         return self.adapter.keys(self._cache, layer)
 
     def bias(self) -> Tensor | None:
-        """`[tokens]` added to the attention to each; None where nothing is biased."""
+        """Return the bias `[tokens]` added to the attention to each token; None without any."""
         return self._bias if bool(self._bias.any()) else None
 
     def _stretch(self, entry: Entry, position: float) -> _Stretch:
@@ -163,7 +163,7 @@ class Memory:
         return _Stretch(ids, text_positions(len(ids), position))
 
     def _run(self, stretches: Sequence[_Stretch]) -> Tensor:
-        """One or more passes over consecutive stretches; the last hidden state."""
+        """Run one or more passes over consecutive stretches; return the last hidden state."""
         whole = _joined(stretches)
         embeddings = self.adapter.embed(whole.ids)
         visual = torch.zeros(len(whole.ids), dtype=torch.bool)

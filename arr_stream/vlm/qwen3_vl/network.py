@@ -1,7 +1,8 @@
-"""The network of a Qwen3-VL (Bai et al., 2025) in torch alone, for the small model that is shipped.
+"""The network of a Qwen3-VL (Bai et al., 2025) in plain torch, for the small model that is shipped.
 
-transformers takes longer to import than that model takes to answer. Parts are called as there, so that the same weights
-fit and `Adapter` takes either; a test holds the two equal. One sequence at a time, in evaluation only.
+Importing transformers takes longer than that model takes to answer. The parts have the names of transformers, so that
+the same weights fit and `Adapter` takes either; a test holds the two equal. It runs one sequence at a time, in
+evaluation only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NORM_EPSILON = 1e-6
 
 
 class Network(nn.Module):
-    """A whole model; `config` holds what `config.json` says, as attributes."""
+    """Whole model; `config` has the entries of `config.json` as attributes."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -49,7 +50,7 @@ class Cache:
         self.layers = [SimpleNamespace(keys=None, values=None) for _ in range(layers)]
 
     def update(self, keys: Tensor, values: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """All keys and values of a layer, the new ones behind the old ones."""
+        """Append to a layer; return all of its keys and values."""
         layer = self.layers[number]
         if layer.keys is not None:
             keys, values = torch.cat([layer.keys, keys], dim=2), torch.cat([layer.values, values], dim=2)
@@ -90,12 +91,12 @@ class _PatchEmbedding(nn.Module):
         self.proj = nn.Conv3d(config.in_channels, config.hidden_size, kernel, stride=kernel)
 
     def forward(self, rows: Tensor) -> Tensor:
-        # Each patch is a row of its own, so that the convolution is one product.
+        # Each patch is one row, so the convolution is one matrix product.
         return F.linear(rows.to(self.proj.weight.dtype), self.proj.weight.flatten(1), self.proj.bias)
 
 
 class _PlaceRotation(nn.Module):
-    """Half of the frequencies turn with the row of a patch, half with its column."""
+    """Rotary embedding of patches: half of the frequencies for the row, half for the column."""
 
     inverse: Tensor
 
@@ -105,7 +106,7 @@ class _PlaceRotation(nn.Module):
         self.register_buffer("inverse", inverse, persistent=False)
 
     def forward(self, _hidden: Tensor, places: Tensor) -> Rotation:
-        """Of `[N, 2]` places, `[N, head]` each."""
+        """Return cosines and sines of `[N, 2]` places, `[N, head]` each."""
         angles = (places[..., None].float() * self.inverse).flatten(1)
         both = torch.cat([angles, angles], dim=-1)
         return both.cos(), both.sin()
@@ -121,7 +122,7 @@ class _TowerBlock(nn.Module):
         self.mlp = _TowerPerceptron(width, config.intermediate_size)
 
     def forward(self, hidden: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, position_embeddings: Rotation) -> Tensor:
-        """Patches attend to those of their own segment, the borders of which are `cu_seqlens`."""
+        """Run the block; patches attend to those of their own segment, with borders `cu_seqlens`."""
         mixed: Tensor = self.attn(self.norm1(hidden), cu_seqlens.diff().tolist(), position_embeddings)
         hidden = hidden + mixed
         made: Tensor = self.mlp(self.norm2(hidden))
@@ -156,7 +157,7 @@ class _TowerAttention(nn.Module):
 
 
 class _Merger(nn.Module):
-    """Four patches of a cell to one token."""
+    """Merger of a cell's four patches into one token."""
 
     def __init__(self, config: Any, *, norm_after: bool) -> None:
         super().__init__()
@@ -192,7 +193,9 @@ class _LanguageModel(nn.Module):
         visual_pos_masks: Tensor | None,
         deepstack_visual_embeds: list[Tensor] | None,
     ) -> SimpleNamespace:
-        """`inputs_embeds` `[1, N, D]`, `position_ids` `[3, 1, N]`, the others as of `Adapter.extend`."""
+        """Run the layers over `inputs_embeds` `[1, N, D]`, `position_ids` `[3, 1, N]`; the others as for
+        `Adapter.extend`.
+        """
         hidden = inputs_embeds
         rotation = self.rotary_emb(hidden, position_ids)
         if attention_mask is None:
@@ -208,7 +211,9 @@ class _LanguageModel(nn.Module):
 
 
 class _TokenRotation(nn.Module):
-    """Frequencies in turn turn with time, row and column (interleaved MRoPE), the last ones with time alone."""
+    """Rotary embedding of tokens: frequencies for time, row and column in turn (interleaved MRoPE), the last for
+    time.
+    """
 
     inverse: Tensor
     axis: Tensor
@@ -224,7 +229,7 @@ class _TokenRotation(nn.Module):
         self.register_buffer("axis", axis, persistent=False)
 
     def forward(self, hidden: Tensor, positions: Tensor) -> Rotation:
-        """`[1, N, head]` each."""
+        """Return cosines and sines, `[1, N, head]` each."""
         angles = positions.float()[self.axis].permute(1, 2, 0) * self.inverse
         both = torch.cat([angles, angles], dim=-1)
         return both.cos().to(hidden.dtype), both.sin().to(hidden.dtype)

@@ -1,13 +1,10 @@
-"""The text around the pictures, as tokens: the layout that Qwen3-VL was trained on, built by us.
+"""The prompt text around the pictures, as tokens, in the layout that Qwen3-VL was trained on.
 
-    <|im_start|>user
-    <0.5 seconds><|vision_start|> cells <|vision_end|><1.5 seconds><|vision_start|> cells <|vision_end|>
-    question<|im_end|>
-    <|im_start|>assistant
-    answer
+    <|im_start|>user <0.5 seconds><|vision_start|> cells <|vision_end|><1.5 seconds><|vision_start|> cells
+    <|vision_end|> question<|im_end|> <|im_start|>assistant answer
 
-Pictures have no time before them. (In some versions of transformers the processor puts the markers of a video's
-frames inside a second pair, which the model has never seen.)
+Pictures have no timestamp. (In some versions of transformers, the processor nests the markers of a video's frames
+inside a second pair, which the model has never seen.)
 """
 
 from __future__ import annotations
@@ -22,13 +19,13 @@ Media = Literal["video", "image"]
 
 
 def time_text(seconds: float) -> str:
-    """What stands before the frames of a video."""
+    """Return the timestamp before the frames of a video."""
     return f"<{seconds:.1f} seconds>"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Turns the parts of a conversation into token ids.
+    """Tokenizer of the parts of a conversation.
 
     Args:
         tokenizer: The model's fast tokenizer.
@@ -39,22 +36,22 @@ class Prompt:
     config: Any
 
     def text(self, text: str) -> list[int]:
-        """Plain text; markers in it are letters like others, so that nobody can forge a turn or a picture."""
+        """Tokenize plain text; markers in it become plain letters, so that no text can forge a turn or a picture."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return ids
 
     def opening(self, instruction: str = "") -> list[int]:
-        """The start of the conversation, up to where the first frame goes."""
+        """Return the start of the conversation, up to the first frame."""
         system = self._turn("system", instruction) + self._end_of_turn if instruction else []
         return [*system, *self._turn("user", "")]
 
     def before_cells(self, media: Media, seconds: float) -> list[int]:
-        """What stands before the cells of a block."""
+        """Return the tokens before the cells of a block."""
         time = self.text(time_text(seconds)) if media == "video" else []
         return [*time, self.config.vision_start_token_id]
 
     def cell(self, media: Media) -> int:
-        """The token whose embedding a cell takes the place of."""
+        """Return the placeholder token for a cell's embedding."""
         return int(self.config.video_token_id if media == "video" else self.config.image_token_id)
 
     @property
@@ -62,12 +59,12 @@ class Prompt:
         return [self.config.vision_end_token_id]
 
     def question(self, question: str) -> list[int]:
-        """A question and the start of the answer's turn."""
+        """Return a question and the start of the answer's turn."""
         return [*self.text(question), *self._end_of_turn, *self._turn("assistant", "")]
 
     @cached_property
     def next_turn(self) -> list[int]:
-        """From the end of an answer to where the next frame or question goes."""
+        """Tokens between the end of an answer and the next frame or question."""
         return [*self._end_of_turn, *self._turn("user", "")]
 
     @cached_property

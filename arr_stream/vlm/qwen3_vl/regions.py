@@ -1,8 +1,8 @@
-"""What was not chosen, in summary: one token for each region, the mean of what the vision tower made of its cells.
+"""Summaries of cells that were not chosen: one token a region, the mean of the vision features of its cells.
 
-A token at the centroid of its region counts in the language model's attention as much as all of its cells would: the
-logarithm of their number is added ("proportional attention", Bolya et al., "Token Merging: Your ViT But Faster",
-2023). Without that a mean tells a model hardly more than one cell more would (`python -m benchmarks summaries`).
+A summary has the position of its region's centroid and gets as much attention as all of its cells would: the logarithm
+of their number is added ("proportional attention", Bolya et al., "Token Merging: Your ViT But Faster", 2023). Without
+it, a mean adds hardly more than one further cell would (`python -m benchmarks summaries`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from arr_stream.vlm.qwen3_vl.adapter import VisualTokens
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summaries:
-    """Which cells R tokens sum up.
+    """Assignment of cells to R summary tokens.
 
     Args:
-        of_cell: `[gh, gw]` int32, 0 to R - 1, -1 for a cell that is in none.
+        of_cell: `[gh, gw]` int32, 0 to R - 1, -1 for a cell in no summary.
         score: `[R]` float32, mean relevance of the cells.
     """
 
@@ -37,29 +37,29 @@ class Summaries:
 
     @property
     def sizes(self) -> IntArray:
-        """`[R]` cells of each."""
+        """Number of cells of each summary, `[R]`."""
         return np.bincount(self.of_cell[self.of_cell >= 0], minlength=len(self)).astype(np.int32)
 
     @property
     def centroids(self) -> FloatArray:
-        """`[2, R]` row and column of the mean of each one's cells; fractions of a cell."""
+        """Row and column of the centroid of each summary's cells, `[2, R]`; fractions of a cell."""
         places = np.nonzero(self.of_cell >= 0)
         of_cell = self.of_cell[places]
         sums = np.stack([np.bincount(of_cell, axis, minlength=len(self)) for axis in places])
         return (sums / self.sizes).astype(np.float32)
 
     def take(self, keep: BoolArray) -> Summaries:
-        """Some of them, by mask; the others' cells are in none."""
+        """Return the summaries that the mask keeps; the cells of the others are in none."""
         number = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
-        # The cells that were in none before read the last place.
+        # Cells in no summary (-1) index the appended last entry.
         return Summaries(np.append(number, np.int32(-1))[self.of_cell], self.score[keep])
 
     def means(self, tokens: VisualTokens, of_token: IntArray) -> VisualTokens:
-        """Means of the features of cells, level by level.
+        """Return the means of the cells' features, level by level.
 
         Args:
-            tokens: Of K cells.
-            of_token: `[K]` as `of_cell`, for each of them.
+            tokens: Features of K cells.
+            of_token: `[K]`, the summary of each, as in `of_cell`.
         """
         device = tokens.features.device
         inside = torch.from_numpy(np.flatnonzero(of_token >= 0)).to(device)
@@ -74,21 +74,21 @@ class Summaries:
 
 
 def summarised(cluster_of_cell: IntArray, relevance: FloatArray, left: BoolArray, count: int) -> Summaries:
-    """Divide the cells that were not chosen among tokens.
+    """Divide the cells that were not chosen among summary tokens.
 
-    Clusters are joined until there are no more than tokens (see `divide`); what is left of each has one token, and the
-    larger ones are laid out over more of them until there are `count`.
+    Clusters are joined until there are no more than `count` (see `divide`). Each gets one token for its remaining
+    cells, and the larger ones get further tokens until there are `count`.
 
     Args:
         cluster_of_cell: `[gh, gw]` ids.
         relevance: `[gh, gw]` in [0, 1].
         left: `[gh, gw]`, the cells that were not chosen.
-        count: Tokens, at least 1; fewer come back only where fewer cells are left.
+        count: Tokens, at least 1; the result has fewer only if fewer cells are left.
     """
     grid = Grid((1, 1), *cluster_of_cell.shape)
     atlas = build_atlas(cluster_of_cell, grid, relevance=relevance)
     joined = divide(atlas.member, atlas.importance, min(count, atlas.count), 1)
-    # The chosen are one region more, the first, and have no token.
+    # The chosen cells form the first region, which gets no token.
     rest = build_atlas(np.where(left, joined + 1, 0).astype(np.int32), grid)
     sizes = rest.regions.sizes
     quota = (rest.regions.ids > 0).astype(np.int32)

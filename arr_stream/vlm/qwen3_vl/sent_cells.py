@@ -1,4 +1,4 @@
-"""Which cells of the present scene the model holds, and by which tokens, so that none is sent twice and none missed."""
+"""Record of the current scene's cells that the model holds, and of their tokens, so that each is sent exactly once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenMap:
-    """For each fine cell the last token that showed it; of one that was given finer, one of its four.
+    """Last token that showed each fine cell; for a cell sent finer, one of its four.
 
     Args:
-        entry: `[gh, gw]` int32, index into what was seen; -1 where nothing stands.
+        entry: `[gh, gw]` int32, index into the frames sent; -1 without a token.
         cell: `[gh, gw]` int32, index of the token within its block.
     """
 
@@ -32,9 +32,9 @@ class TokenMap:
 
     @classmethod
     def of(cls, seen: Sequence[FrameEntry], grid: Grid, since: int) -> TokenMap:
-        """Paint what was seen from frame `since` on, old to new; a coarse view does not hide a finer one.
+        """Paint the blocks sent from frame `since` on, old to new; a coarse view does not hide a finer one.
 
-        A summary does: it is made of cells that have changed since.
+        A summary hides every view: it is made of cells that have changed since.
         """
         entry = np.full((grid.rows, grid.columns), -1, np.int32)
         cell, level = np.full_like(entry, -1), np.full_like(entry, 127)
@@ -58,9 +58,9 @@ class TokenMap:
         return cls(entry, cell)
 
     def map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
-        """`[gh, gw]`: the value of the token that stands at each place, 0 where none does.
+        """Return `[gh, gw]`: the value of the token at each place, 0 without one.
 
-        `values` are, for each thing seen, those of its tokens; see `whole_cells`.
+        `values` are, for each block sent, those of its tokens; see `whole_cells`.
         """
         result = np.zeros(self.entry.shape, dtype)
         for index, value in enumerate(values):
@@ -70,7 +70,7 @@ class TokenMap:
 
 
 def whole_cells(values: npt.NDArray[Any], cells: Cells) -> npt.NDArray[Any]:
-    """`[K]`: the values of tokens, but those of quarters added up over their cell."""
+    """Return the values of tokens, `[K]`, with those of quarters summed over their cell."""
     finer = np.flatnonzero(cells.level == FINER)
     if not len(finer):
         return values
@@ -83,12 +83,12 @@ def whole_cells(values: npt.NDArray[Any], cells: Cells) -> npt.NDArray[Any]:
 
 
 class SentCells:
-    """The cells of one scene at one frame size.
+    """Cells of one scene at one frame size that the model holds.
 
     Args:
-        memory: What the model has seen.
+        memory: The frames that the model has.
         grid: The scene's cells.
-        since: The scene's first frame; what was seen before it stands for nothing in it.
+        since: The scene's first frame; earlier frames do not count.
     """
 
     def __init__(self, memory: SeenMemory, grid: Grid, since: int) -> None:
@@ -98,29 +98,29 @@ class SentCells:
         self._since = since
 
     def take_new(self, chosen: Cells, eighth_grey: ByteArray) -> Cells:
-        """Those of a frame, of this `Pictures.eighth_grey`, that are new or have changed; held from now on."""
+        """Return the new or changed cells of a frame, given its `Pictures.eighth_grey`, and record them as held."""
         allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
         return chosen.take(self._cells.send(allocation, eighth_grey))
 
     def held(self, eighth_grey: ByteArray) -> BoolArray:
-        """`[gh, gw]`: what the model has, at whatever level of detail, and has not changed."""
+        """Return `[gh, gw]`: the cells that the model holds at any level of detail and that have not changed."""
         return self._cells.unchanged(eighth_grey)
 
     def known(self, eighth_grey: ByteArray) -> BoolArray:
-        """`[gh, gw]`: what the model has in full detail, and has not changed."""
+        """Return `[gh, gw]`: the cells that the model holds in full detail and that have not changed."""
         return self._cells.known(eighth_grey)
 
     def summarise(self, summaries: Summaries, eighth_grey: ByteArray) -> None:
-        """The model has these, of a frame of this `Pictures.eighth_grey`."""
+        """Record summaries of a frame, given its `Pictures.eighth_grey`, as held."""
         self._cells.summarise(summaries.of_cell >= 0, eighth_grey)
 
     def lose(self, cells: Cells) -> None:
-        """The model did not get them after all."""
+        """Mark cells as not held: the model did not get them."""
         self._cells.lose(cells.covered())
 
     @contextmanager
     def through_rebuild(self) -> Iterator[None]:
-        """Whatever the memory no longer shows afterwards is lost: all of it, if the rebuild breaks off."""
+        """Mark as lost the cells that the memory no longer shows after a rebuild; all of them, if the rebuild fails."""
         before = self._views()
         try:
             yield
@@ -128,7 +128,7 @@ class SentCells:
             self._cells.lose(self._views() != before)
 
     def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray) -> FloatArray:
-        """`[gh, gw]`: as `TokenMap.map`, where a value still stands for what is on the frame, 0 elsewhere."""
+        """Return `TokenMap.map` for unchanged cells, 0 elsewhere; `[gh, gw]`."""
         values_here: FloatArray = self._map(values)
         values_here[~self.held(eighth_grey)] = 0
         return values_here
@@ -137,9 +137,10 @@ class SentCells:
         return TokenMap.of(self._memory.frames, self._grid, self._since)
 
     def _views(self) -> IntArray:
-        """`[gh, gw]`: a number for the view that stands at each place, 0 where none does.
+        """Return a number for the view at each place, `[gh, gw]`, 0 without one.
 
-        Views of a cell that lost some of its quarters are others: four times `8 * frame` is the whole.
+        A cell that lost some of its quarters gets another number, since quarters are summed: four times `8 * frame` is
+        whole.
         """
         views = [8 * (seen.frame_index + 1) + seen.block.level - FINER for seen in self._memory.frames]
         return self._map(views, np.int32)

@@ -1,4 +1,4 @@
-"""The tiny Qwen3-VL that is part of arr-stream: it answers without a download, about drawn shapes and signs alone."""
+"""The tiny Qwen3-VL that ships with arr-stream: it needs no download and knows only drawn shapes and signs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def load_shipped(settings: VlmSettings) -> LoadedModel:
-    """The tiny model; `vlm.device` and `vlm.dtype` are read.
+    """Load the tiny model; `vlm.device` and `vlm.dtype` are read.
 
     Raises:
-        InvalidSetting: It was to be quantised.
-        BackendUnavailable, WeightsInvalid: Its files are missing or damaged, or there is no such device.
+        InvalidSetting: The settings ask for quantisation.
+        BackendUnavailable, WeightsInvalid: Its files are missing or damaged, or the device does not exist.
     """
     if settings.quantize != "none":
         raise InvalidSetting(
@@ -57,7 +57,7 @@ def load_shipped(settings: VlmSettings) -> LoadedModel:
 
 
 class Tokenizer:
-    """As much of transformers' fast tokenizer as this package takes."""
+    """Subset of transformers' fast tokenizer that this package uses."""
 
     unk_token_id = None
 
@@ -65,7 +65,7 @@ class Tokenizer:
         from tokenizers import Tokenizer as Backend
 
         self.backend_tokenizer = Backend.from_file(str(path))
-        # What a user writes is letters, even where it looks like a marker.
+        # User text is plain letters, even if it looks like a marker.
         self.backend_tokenizer.encode_special_tokens = True
         self.eos_token_id = self.convert_tokens_to_ids("<|im_end|>")
 
@@ -80,8 +80,8 @@ class Tokenizer:
         return self.backend_tokenizer.token_to_id(name)
 
     def limits(self, question: str) -> str:
-        """Return what the model does not know, with the words of the question that it was not taught."""
-        # Those are several tokens.
+        """Describe the model's limits, and name up to three words of the question that it was not taught."""
+        # Unknown words take several tokens.
         unknown = [word for word in dict.fromkeys(_WORD.findall(question)) if not self._knows(word)]
         return TINY_LIMITS + (f"; it was not taught {', '.join(map(repr, unknown[:3]))}" if unknown else "")
 

@@ -1,6 +1,6 @@
-"""What a model that watches is shown of frame after frame, and what of it stays in its memory when that is full.
+"""Streaming of chosen cells to a model, frame by frame, and the rebuild of its memory when that is full.
 
-Whether the memory is a key-value cache here or a conversation with a server is for those who build on this.
+Subclasses provide the memory: a local KV cache, or a conversation with a server.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from arr_stream.vlm.viewer import OnText, Stop
 _CLUSTER = CHANNEL_INDEX["cluster"]
 
 _QUESTION_TOKENS = 256
-"""Room that is kept free for a question, beside the answer's."""
+"""Tokens kept free for a question, in addition to the answer's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenFrame:
-    """One frame as it was chosen, ready to be encoded."""
+    """One frame with its chosen cells, ready to be encoded."""
 
     source: ByteArray
     picture: ByteArray
@@ -65,7 +65,7 @@ class ChosenFrame:
 
 @dataclass(slots=True)
 class Tally:
-    """What was done since the last report."""
+    """Counters since the last report."""
 
     sent: int = 0
     held: int = 0
@@ -76,14 +76,14 @@ class Tally:
 
 
 class StreamingViewer(ABC):
-    """Shows a model the chosen cells of frames.
+    """Base of viewers that show a model the chosen cells of frames.
 
     Methods may be called from any thread, one at a time, and not from within `on_text`.
 
     Args:
-        name: The model's.
+        name: Name of the model.
         settings: `vlm`, `selection.novelty` and `selection.per_second` are read.
-        memory: What it has seen.
+        memory: Memory of the frames shown.
         context_tokens: Most tokens in it, question and answer included.
 
     Attributes:
@@ -110,29 +110,29 @@ class StreamingViewer(ABC):
 
     @abstractmethod
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """See `Viewer.ask`."""
+        """Answer a question; see `Viewer.ask`."""
 
     @abstractmethod
     def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells, summaries: Summaries | None) -> SeenBlock:
-        """Cells of a pair of frames, or of one given twice, as the memory takes them."""
+        """Encode cells of a pair of frames, or of one frame given twice, for the memory."""
 
     @abstractmethod
     def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
-        """Tokens of a frame with its markers."""
+        """Return the tokens of a frame with its markers."""
 
     @abstractmethod
     def _settle(self) -> None:
-        """Wait for what was handed over to be done, so that times are of work."""
+        """Wait for pending work, so that times are correct."""
 
     def _memory_errors(self) -> AbstractContextManager[None]:
-        """Around whatever may take more memory than there is."""
+        """Wrap code that may run out of memory."""
         return nullcontext()
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """See `Viewer.see`.
+        """Show a frame; see `Viewer.see`.
 
-        In `video`, frames wait for their partner: two share a block, the cells of either within the budget of one, or
-        all of them with a budget over time.
+        With `video`, a frame waits for its partner: the two share a block, with the cells of either within the budget
+        of one, or all of them with a budget over time.
 
         Raises:
             NothingChosen: The patch set is empty.
@@ -158,24 +158,24 @@ class StreamingViewer(ABC):
             return self._fed(frame.index)
 
     def close(self) -> None:
-        """Let go of the memory; the model itself is its owner's. What is shown afterwards begins a new one."""
+        """Clear the memory; the model belongs to its owner. Later frames begin a new memory."""
         with self._lock:
             self.memory.restart()
             self._waiting = self._last = self._sent_cells = self.attention = None
             self._refreshed_seconds = -math.inf
 
     def _check_seen(self) -> ChosenFrame:
-        """The newest frame.
+        """Return the newest frame.
 
         Raises:
-            NothingChosen: There is none.
+            NothingChosen: No frame was shown.
         """
         if self._last is None or not self.memory.visual_tokens:
             raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
         return self._last
 
     def _refresh_if_due(self, patches: PatchSet, shown: ChosenFrame) -> None:
-        """Before a frame of another size or scene, finish what waits; rebuild where the schedule says so."""
+        """Flush the waiting frame before another frame size or scene; rebuild when the refresh schedule says so."""
         size = self._last is not None and self._last.grid != shown.grid
         cut = patches.refresh_reason == "cut"
         period = self._settings.refresh_seconds
@@ -191,7 +191,7 @@ class StreamingViewer(ABC):
             self._rebuild(self._kept_most, "cut" if cut else "keyframe" if keyframe else "period")
 
     def _flush(self) -> None:
-        """A frame without a partner stands alone; if it cannot be taken, what comes next still can."""
+        """Take a waiting frame without its partner; an error is recorded, so that the next frame can follow."""
         if self._waiting is not None:
             alone, self._waiting = self._waiting, None
             try:
@@ -212,7 +212,7 @@ class StreamingViewer(ABC):
         try:
             cost = self._cost(len(cells) + summed, last.grid, last.seconds)
             if self.memory.tokens + self.memory.cost([]) + cost > self._room:
-                # What the rebuild drops is new again, so that it is looked up a second time.
+                # The rebuild drops cells, which are then new again, so select a second time.
                 self._lose(cells)
                 self._make_room_for_frame(max(len(cells), len(picked)) + summed, last)
                 cells, held = self._wanted(picked, frames)
@@ -227,14 +227,14 @@ class StreamingViewer(ABC):
                 self._sent_cells.summarise(summaries, last.eighth_grey)
             self._tally.sent += len(block)
         except BaseException:
-            # What the model did not get must be sent again.
+            # The model did not get these cells, so they must be sent again.
             self._lose(cells)
             raise
 
     def _chosen(self, frames: Sequence[ChosenFrame]) -> Cells:
-        """The best cells of either within the budget of one; every cell where relevance only weighs them.
+        """Return the best cells of the frames within the budget of one; every cell in mode `weight`.
 
-        Summaries take the places of the last ones, as far as there is something to sum up, but for the best cell.
+        Summaries replace the last cells if there are cells to summarise, but never the best cell.
         """
         if self._settings.mode == "weight":
             grid, relevance = frames[-1].grid, np.max([shown.relevance for shown in frames], axis=0)
@@ -246,20 +246,20 @@ class StreamingViewer(ABC):
         return cells.best(max(1, budget - min(summaries, int(self._left(chosen, frames[-1]).sum()))))
 
     def _budget(self, frames: Sequence[ChosenFrame]) -> int:
-        """Most tokens of one frame or a pair."""
+        """Return the most tokens of one frame or a pair."""
         sizes = [len(shown.cells) for shown in frames]
-        # What a budget over time has chosen it chooses once.
+        # With a budget over time, the selector chose each frame's cells only once.
         return sum(sizes) if self._per_second else max(sizes)
 
     def _left(self, chosen: Cells, shown: ChosenFrame) -> BoolArray:
-        """`[gh, gw]`: what was not chosen and the model does not have."""
+        """Return `[gh, gw]`: the cells that were not chosen and that the model does not hold."""
         left = ~chosen.covered()
         if self._novelty != "off" and self._sent_cells is not None:
             left &= ~self._sent_cells.held(shown.eighth_grey)
         return left
 
     def _summaries(self, frames: Sequence[ChosenFrame], chosen: Cells) -> Summaries | None:
-        """Of what is left, within the budget; None where nothing is, or none are wanted."""
+        """Return the summaries of the remaining cells, within the budget; None if there are none."""
         clusters = frames[-1].clusters
         if clusters is None:
             return None
@@ -268,13 +268,13 @@ class StreamingViewer(ABC):
         return None if count < 1 else summarised(clusters, frames[-1].relevance, left, count)
 
     def _new(self, chosen: Cells, shown: ChosenFrame) -> Cells:
-        """Those that the model does not have, or that have changed."""
+        """Return the cells that the model does not hold or that have changed."""
         assert self._sent_cells is not None
         new = self._sent_cells.take_new(chosen, shown.eighth_grey)
         return chosen if self._novelty == "off" or self._settings.mode == "weight" else new
 
     def _wanted(self, picked: Cells, frames: Sequence[ChosenFrame]) -> tuple[Cells, int]:
-        """Those that the model does not have, with others in the places of those that it has; how many it has."""
+        """Return the cells that the model does not hold, with others in place of the held ones; and the number held."""
         last = frames[-1]
         new = self._new(picked, last)
         held, spare = len(picked) - len(new), self._budget(frames) - len(new)
@@ -284,7 +284,7 @@ class StreamingViewer(ABC):
         return (merged([new, self._new(more, last)]) if len(more) else new), held
 
     def _next_best(self, picked: Cells, count: int, frames: Sequence[ChosenFrame]) -> Cells:
-        """Fine cells that neither were picked nor are held in full detail."""
+        """Return the next best fine cells that were not picked and that the model does not hold in full detail."""
         assert self._sent_cells is not None
         left = ~picked.take(picked.level <= 0).covered() & ~self._sent_cells.known(frames[-1].eighth_grey)
         score = np.where(left, np.max([shown.relevance for shown in frames], axis=0), -1)
@@ -297,7 +297,7 @@ class StreamingViewer(ABC):
 
     @property
     def _room(self) -> int:
-        """Most tokens of the memory that leave room for a question and its answer."""
+        """Most tokens of the memory that leave space for a question and its answer."""
         return self.context_tokens - min(self._settings.answer_tokens + _QUESTION_TOKENS, self.context_tokens // 4)
 
     @property
@@ -334,14 +334,14 @@ class StreamingViewer(ABC):
         return self._cost(0, seen.grid, seen.seconds)
 
     def _rebuild(self, capacity: int, reason: str) -> None:
-        """The memory anew from kept features, within `capacity` tokens; as it is, if nothing has to go."""
+        """Rebuild the memory from kept features, within `capacity` tokens; do nothing if every entry fits."""
         room = capacity - self.memory.opening_tokens
         kept = survivors(self.memory.entries, room, self._overhead, self._settings.half_life_seconds)
         if [id(entry) for entry in kept] == [id(entry) for entry in self.memory.entries]:
             return
         self._tally.rebuilt = reason
         with self._sent_cells.through_rebuild() if self._sent_cells is not None else nullcontext():
-            # The old cache goes before the new one comes: the two together would be over the budget.
+            # Free the old cache before the new one is built: both together would exceed the memory.
             self.memory.restart()
             self._append(kept)
 

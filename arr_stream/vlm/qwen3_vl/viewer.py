@@ -1,4 +1,4 @@
-"""A Qwen3-VL that watches: the chosen cells of frame after frame, and questions at any time."""
+"""The viewer for a local Qwen3-VL: it shows the chosen cells frame by frame and takes questions at any time."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from arr_stream.vlm.viewer import OnText, Stop, check_region_tokens
 
 
 class QwenViewer(StreamingViewer):
-    """A Qwen3-VL of our own with a streaming memory; see `arr_stream.vlm.viewer.Viewer`.
+    """Local Qwen3-VL with a streaming memory; see `arr_stream.vlm.viewer.Viewer`.
 
     Args:
         loaded: The model.
-        settings: As of `StreamingViewer`.
+        settings: As for `StreamingViewer`.
     """
 
     memory: Memory
@@ -65,10 +65,10 @@ class QwenViewer(StreamingViewer):
         return len(before) + cells + len(self._prompt.after_cells)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """See `Viewer.ask`; the memory is as before, unless the dialogue is kept.
+        """Answer a question; the memory is unchanged, unless the settings keep the dialogue. See `Viewer.ask`.
 
         Raises:
-            NothingChosen: Nothing was seen yet.
+            NothingChosen: No frame was shown yet.
             ContextExceeded: The question is longer than the context.
             ModelTooLarge: The model ran out of memory.
         """
@@ -96,10 +96,10 @@ class QwenViewer(StreamingViewer):
             return answer if self._tally == Tally() else replace(answer, fed=self._fed(last.index))
 
     def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
-        """See `arr_stream.vlm.viewer.Weighs`.
+        """Return the log-likelihood of each answer; see `arr_stream.vlm.viewer.Weighs`.
 
         Raises:
-            NothingChosen: Nothing was seen yet.
+            NothingChosen: No frame was shown yet.
             ModelTooLarge: The model ran out of memory.
         """
         with self._lock, self._memory_errors():
@@ -142,7 +142,7 @@ class QwenViewer(StreamingViewer):
         )
 
     def _map(self, shares: Sequence[FloatArray], last: ChosenFrame) -> FloatArray:
-        """`[gh, gw]`: attention to what still stands on the newest frame, largest 1."""
+        """Return the attention to the unchanged cells of the newest frame, `[gh, gw]`, maximum 1."""
         if self._sent_cells is None:
             return np.zeros((last.grid.rows, last.grid.columns), np.float32)
         spread = [share / seen.block.sizes for seen, share in zip(self.memory.frames, shares, strict=True)]
@@ -151,7 +151,7 @@ class QwenViewer(StreamingViewer):
         return attention / largest if largest > 0 else attention
 
     def _settle(self) -> None:
-        """Wait for a GPU, so that times are of work done and not of work handed over."""
+        """Synchronise a GPU, so that times include the work itself."""
         if self._adapter.device.type == "cuda":
             torch.cuda.synchronize(self._adapter.device)
 
@@ -160,7 +160,7 @@ class QwenViewer(StreamingViewer):
         try:
             yield
         except RuntimeError as exc:
-            # A CPU's allocator has no error of its own.
+            # The CPU's allocator has no error class of its own.
             if not isinstance(exc, torch.OutOfMemoryError) and "can't allocate memory" not in str(exc):
                 raise
             torch.cuda.empty_cache()
@@ -171,14 +171,14 @@ class QwenViewer(StreamingViewer):
 
 
 def _cells_attended(seen: Sequence[FrameEntry], shares: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
-    """`[N, 5]` rectangles in source pixels with their share of the attention to cells, largest first; their frames."""
+    """Return `[N, 5]` rectangles in source pixels with their share of attention, largest first, and their frames."""
     if not seen:
         return np.zeros((0, 5), np.float32), np.zeros(0, np.int32)
     boxes, frames = [], []
     for entry, share in zip(seen, shares, strict=True):
         cells, summaries, shown = entry.block.cells, entry.block.summaries, share[: len(entry.block.cells)]
         if summaries is not None:
-            # What a summary was given goes to its cells in equal parts.
+            # The attention of a summary goes to its cells in equal parts.
             inside = summaries.of_cell >= 0
             each = (share[len(cells) :] / summaries.sizes)[summaries.of_cell[inside]]
             fine = Cells.whole(cells.grid_hw).take(inside.ravel())

@@ -1,7 +1,7 @@
-"""A model behind a server that speaks the OpenAI protocol, such as vLLM, SGLang, Ollama and llama.cpp.
+"""Models behind a server that speaks the OpenAI protocol, such as vLLM, SGLang, Ollama and llama.cpp.
 
-A vLLM with arr-stream's plugin is given the chosen cells as they are (`carrying`). Other servers take whole pictures,
-so what their model gets is approximate: see `packing` for what is sent, and `docs/servers.md` for what is lost.
+A vLLM with arr-stream's plugin receives the chosen cells exactly (`carrying`). Other servers take whole pictures, so
+their models get an approximation: `packing` describes the pictures, `docs/servers.md` the losses.
 """
 
 from arr_stream.vlm.server.either import EitherViewer

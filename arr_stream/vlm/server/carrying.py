@@ -1,7 +1,7 @@
-"""The viewer for a server that has arr-stream's plugin: cells go to it as they are, each to its true place.
+"""The viewer for a server with arr-stream's plugin: it sends cells exactly, each with its true position.
 
-What was seen is a conversation that only grows at its end, byte for byte, so that a server that caches prefixes
-computes nothing twice; when it is full it is rewritten, to `vlm.keep_share` of the context, and grows on from there.
+The conversation only grows at its end, byte for byte, so a server that caches prefixes computes nothing twice. When the
+context is full, the viewer rewrites the conversation to `vlm.keep_share` of the context and continues from there.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from arr_stream.vlm.server.viewer import MARKER_TOKENS, MESSAGE_TOKENS, answer_o
 from arr_stream.vlm.viewer import OnText, Stop
 
 _MOST_PICTURES = 512
-"""In one question, of servers that `arr-stream vllm-args` tells how to start."""
+"""Most pictures in one question, as `arr-stream vllm-args` configures servers."""
 _PROBES = (1, 17)
-"""Cells of two made-up pictures, of which a server that places them counts exactly as many tokens."""
+"""Cell counts of two made-up pictures; a server that places cells counts exactly as many tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,8 @@ class SentBlock:
     """Cells of one frame, or of a pair, as they are sent.
 
     Args:
-        cells: A token each.
-        pictures: `[K, F, 32, 32, 3]`, of one frame or of two.
+        cells: One token each.
+        pictures: `[K, F, 32, 32, 3]`, F = 1 frame or 2.
     """
 
     cells: Cells
@@ -65,12 +65,12 @@ class SentBlock:
         return np.ones(len(self), np.float32)
 
     def take(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SentBlock:
-        """Some of the tokens, by mask."""
+        """Return the tokens that the mask keeps."""
         return SentBlock(self.cells.take(keep), self.pictures[keep])
 
     @cached_property
     def url(self) -> str:
-        """The picture that carries them; made once, since the same must be sent again."""
+        """Data URL of the picture that carries the cells; cached, since later requests must repeat it exactly."""
         cells = self.cells
         places = cells.grid_hw, cells.rows, cells.columns, cells.level, cells.quarter
         png = CarriedCells(*places, self.pictures).png()
@@ -78,13 +78,13 @@ class SentBlock:
 
 
 class Conversation:
-    """What a server's model has been shown; see `SeenMemory`.
+    """Frames that a server's model has been shown; see `SeenMemory`.
 
-    A picture counts as many tokens as it has, or as many as keep what a server allows of pictures and of positions from
-    being used up before the tokens are.
+    A picture counts as its tokens, or more if the server's limits on pictures and positions would be exhausted before
+    its tokens.
 
     Args:
-        instruction: What the model is told before anything else.
+        instruction: The system prompt.
         context_tokens: Most tokens.
     """
 
@@ -111,7 +111,7 @@ class Conversation:
 
     @property
     def cache_bytes(self) -> int:
-        """None here: the cache is the server's."""
+        """0: the KV cache is the server's."""
         return 0
 
     def cost(self, entries: Sequence[Entry]) -> int:
@@ -119,7 +119,7 @@ class Conversation:
         return sum(self.counted(len(seen.block), seen.grid, seen.seconds, seen.media) for seen in frames)
 
     def counted(self, cells: int, grid: Grid, seconds: float, media: Media) -> int:
-        """What a picture counts."""
+        """Return the tokens that a picture counts as."""
         extent = block_extent((grid.rows, grid.columns))
         least = max(extent / (POSITIONS_PER_TOKEN - 1), self._context_tokens / _MOST_PICTURES)
         return max(_picture_tokens(cells, seconds, media), math.ceil(least))
@@ -131,13 +131,13 @@ class Conversation:
         self.entries = []
 
     def most_tokens(self, question: str) -> int:
-        """What no server that places cells counts more of: a text has no more tokens than bytes."""
+        """Return an upper bound of a cell-placing server's prompt tokens: a text has no more tokens than bytes."""
         said = len(self.instruction.encode("utf-8", "replace")) + len(question.encode("utf-8", "replace"))
         shown = sum(_picture_tokens(len(seen.block), seen.seconds, seen.media) for seen in self.frames)
         return shown + said + 3 * MESSAGE_TOKENS
 
     def messages(self, question: str) -> list[Message]:
-        """All of it, and a question at the end."""
+        """Return the whole conversation with a question at the end."""
         content: list[dict[str, Any]] = []
         for seen in self.frames:
             assert isinstance(seen.block, SentBlock)
@@ -148,13 +148,13 @@ class Conversation:
 
 
 class CarryingViewer(StreamingViewer):
-    """Shows the chosen cells of frames to a server's model, each at its true place; a `Viewer`.
+    """`Viewer` that shows the chosen cells of frames to a server's model, each at its true position.
 
-    Frames can be shown from one thread while another waits for an answer.
+    One thread can show frames while another waits for an answer.
 
     Args:
-        server: Where questions go; its owner closes it.
-        settings: As of `StreamingViewer`.
+        server: Receives the questions; its owner closes it.
+        settings: As for `StreamingViewer`.
     """
 
     memory: Conversation
@@ -167,10 +167,11 @@ class CarryingViewer(StreamingViewer):
         self._server = server
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """See `Viewer.ask`; an answer that breaks off comes back as far as it is, `failed`, with the reason.
+        """Answer a question; an interrupted answer comes back as `failed`, with its text and the reason. See
+        `Viewer.ask`.
 
         Raises:
-            NothingChosen: No frame was seen yet.
+            NothingChosen: No frame was shown yet.
             ContextExceeded: The question does not fit into the context.
             ServerFailed: No answer came, or the server took the cells for ordinary pictures.
         """
@@ -195,7 +196,7 @@ class CarryingViewer(StreamingViewer):
         return answer_of(reply, question, last.index, last.seconds, self.name, visual_tokens, fed)
 
     def _check_placed(self, reply: Reply, most_tokens: int) -> None:
-        """What the server counted is no more than was sent, or it is another server than before.
+        """Check that the server counted at most the tokens that were sent; a higher count means another server.
 
         Raises:
             ServerFailed: It counts more.
@@ -218,11 +219,11 @@ class CarryingViewer(StreamingViewer):
         return self.memory.counted(cells, grid, seconds, self._settings.media)
 
     def _settle(self) -> None:
-        """Nothing is handed over before a question is asked."""
+        """Do nothing: the viewer sends frames only with a question."""
 
 
 def places_cells(server: ChatServer) -> bool:
-    """Whether a server gives the cells of a picture the tokens that they have, asked by two small questions.
+    """Return whether a server gives a picture one token a cell, tested with two small requests.
 
     Raises:
         ServerFailed: It does not answer.
@@ -242,5 +243,7 @@ def _picture_tokens(cells: int, seconds: float, media: Media) -> int:
 
 
 def _time_tokens(seconds: float) -> int:
-    """Each digit is a token of Qwen's, and so are the point, the brackets and the word."""
+    """Count the tokens of a timestamp: each digit is a token of Qwen's, and so are the point, the brackets and the
+    word.
+    """
     return len(f"<{seconds:.1f}") + 2

@@ -1,8 +1,8 @@
-"""One question to a server that speaks the OpenAI protocol, by way of openai's client: sent, waited for, called off.
+"""Chat requests to a server that speaks the OpenAI protocol, through openai's client: send, wait, cancel.
 
-The server is not trusted. Its answer is bounded in characters, bytes and time and freed of control characters;
-redirects are not followed, so that neither the key nor the pictures go where nobody sent them; what it says in errors
-is shortened, and the key is cut out of it.
+The server is not trusted. Its answer is limited in characters, bytes and time, and stripped of control characters.
+Redirects are not followed, so the key and the pictures reach no other host. Error texts of the server are shortened and
+the key is masked in them.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ Message = dict[str, Any]
 Finish = Literal["stop", "length", "cancelled", "failed"]
 
 MOST_BYTES = 16 * 2**20
-"""Longest answer in bytes, with all that the protocol puts around the text."""
+"""Longest answer in bytes, protocol overhead included."""
 _POLL_SECONDS = 0.05
-"""How soon it is noticed that a question was called off."""
+"""Interval at which the caller checks for cancellation."""
 _USAGE_SECONDS = 2.0
-"""How long the count of tokens is waited for once the answer is whole."""
+"""Longest wait for the token counts after the answer is complete."""
 _PAUSE_SECONDS = 16.0
-"""What a question is given for each wait between two attempts, beside the time-out of the attempts."""
+"""Time that a question gets for each wait between two attempts, in addition to the timeouts of the attempts."""
 _CLOSE_SECONDS = 5.0
 _COUNT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: the answer as far as it came, `failed` with one line of `error` where it broke off.
+    """Answer of the server; `failed` with its text so far and one line of `error` if it broke off.
 
-    Tokens are as the server counts them, 0 where it does not say, `cached_tokens` those of the prompt that it had
-    computed before; `first_ms` runs from sending to the first piece, with
-    the attempts before, `rest_ms` from there to the end.
+    The server counts the tokens, 0 where it does not report them; `cached_tokens` are those of the prompt it had
+    computed before. `first_ms` runs from sending to the first piece, earlier attempts included; `rest_ms` from there to
+    the end.
     """
 
     text: str
@@ -62,7 +62,7 @@ class Reply:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far an answer is; written by the connection's thread."""
+    """Progress of an answer; written by the connection's thread."""
 
     emit: Callable[[str], None]
     most_characters: int
@@ -83,7 +83,7 @@ class _Progress:
         return self.finish is not None and self.characters > 0
 
     def take(self, chunk: Any) -> None:
-        """Add one piece of the stream, whatever it may be."""
+        """Add one chunk of the stream; unknown shapes are ignored."""
         usage = getattr(chunk, "usage", None)
         self.prompt_tokens = _count(getattr(usage, "prompt_tokens", None), self.prompt_tokens)
         self.answer_tokens = _count(getattr(usage, "completion_tokens", None), self.answer_tokens)
@@ -120,15 +120,15 @@ class _Progress:
 
 
 class ChatServer:
-    """A server's chat completions, asked one question at a time or several at once, from any thread.
+    """Client of a server's chat completions; several threads may ask at once.
 
     Args:
-        endpoint: Where it is.
+        endpoint: Address of the server.
         model: Name of the model there.
-        timeout_seconds: Longest wait for a connection and for each further sign of life. A question takes at most
-            this long for each attempt that `retries` allows and 16 s for each wait between them, all together.
-        retries: Further attempts when the server cannot be reached, is busy or fails by its own fault; openai makes
-            them, and waits as long as the server asks for, or twice as long each time.
+        timeout_seconds: Longest wait for a connection and for each further chunk. A question takes at most this long
+            for each attempt that `retries` allows and 16 s for each wait between them, all together.
+        retries: Further attempts if the server cannot be reached, is busy or has an internal error. openai's client
+            makes them, and waits as long as the server asks for, or twice as long each time.
 
     Raises:
         BackendUnavailable: `openai` is not installed.
@@ -151,7 +151,7 @@ class ChatServer:
                 remedy=remedy_for("vlm"),
             ) from exc
         self._thread = contextlib.ExitStack()
-        # A daemon, so that a connection that nobody closed does not keep the process alive.
+        # The thread is a daemon, so that an unclosed connection does not keep the process alive.
         self._portal = self._thread.enter_context(start_blocking_portal())
 
     def ask(
@@ -166,17 +166,18 @@ class ChatServer:
         """Send messages and wait for the answer.
 
         Args:
-            messages: As the protocol has them.
+            messages: As the protocol defines them.
             answer_tokens: Most tokens of the answer.
             temperature: 0 takes the likeliest token.
             on_text: Called with each piece, in the calling thread.
-            cancelled: Asked about twenty times a second; when it says yes the connection is closed.
+            cancelled: Called about twenty times a second; True closes the connection.
 
         Raises:
-            ServerFailed: Nothing usable came of it. What broke off after a part of the text is a `Reply` that says so.
+            ServerFailed: No usable answer came. An answer that broke off after some text is returned as a `failed`
+                `Reply`.
         """
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        # A server that keeps to the limit never sends so much; one that does not is cut off.
+        # A server that keeps to the limit never sends this much; the client cuts others off.
         progress = _Progress(pieces.put, most_characters=32 * answer_tokens + 1024)
         request = {
             "model": self.model,
@@ -208,8 +209,7 @@ class ChatServer:
         return progress.reply("".join(text), "cancelled")
 
     def count(self, messages: Sequence[Message]) -> int:
-        """Tokens that the server counts in messages; 0 where it does not say or refuses them. It is asked once, for a
-        short while.
+        """Return the server's token count of messages; 0 if it does not report one or refuses them. There is no retry.
 
         Raises:
             ServerFailed: No answer came.
@@ -227,10 +227,10 @@ class ChatServer:
             raise failed(self.endpoint, f"no sign for {_COUNT_SECONDS:g} s", chat_errors.TRY_AGAIN) from None
 
     def close(self) -> None:
-        """Call off what is under way and close all connections; safe to call again."""
+        """Cancel pending questions and close all connections; safe to call again."""
         for future in tuple(self._under_way):
             future.cancel()
-        with contextlib.suppress(RuntimeError):  # It is closed already.
+        with contextlib.suppress(RuntimeError):  # already closed
             self._portal.call(self._close_connections)
             self._portal.call(self._portal.stop, True)
         self._thread.close()
@@ -270,7 +270,7 @@ class ChatServer:
         except Exception as exc:
             failure = chat_errors.explained(exc, self.endpoint, self.model, self._timeout_seconds)
         if not progress.is_whole:
-            # Without the cause: what a server says may hold the key, and tracebacks show it.
+            # Drop the cause: the server's text may hold the key, and tracebacks show it.
             raise failure
 
     async def _stream(self, request: Message, progress: _Progress) -> None:
@@ -287,7 +287,7 @@ class ChatServer:
             raise chat_errors.empty(self.endpoint, progress.thought, finish)
 
     async def _begin(self, request: Message) -> Any:
-        """The stream of an answer, asked for without the fields that this server refuses."""
+        """Request an answer's stream, without the fields that this server refuses."""
         while True:
             accepted = {name: value for name, value in request.items() if name not in self._refused}
             if "max_tokens" in self._refused:
@@ -324,7 +324,7 @@ def _client(endpoint: Endpoint, timeout_seconds: float, retries: int) -> AsyncOp
     import openai
 
     class Bounded(httpx2.AsyncByteStream):
-        """A body that ends in an error where it grows too long."""
+        """Response body that fails when it exceeds `MOST_BYTES`."""
 
         def __init__(self, body: Any) -> None:
             self._body = body
@@ -351,7 +351,7 @@ def _client(endpoint: Endpoint, timeout_seconds: float, retries: int) -> AsyncOp
         timeout=httpx2.Timeout(timeout_seconds),
         follow_redirects=False,
         event_hooks={"response": [bound]},
-        # With a transport of its own it asks no proxy of the environment, which cannot reach this machine's servers.
+        # An own transport ignores the environment's proxy, which cannot reach this machine's servers.
         transport=httpx2.AsyncHTTPTransport() if endpoint.loopback else None,
     )
     return openai.AsyncOpenAI(

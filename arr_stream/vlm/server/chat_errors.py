@@ -1,4 +1,4 @@
-"""What a server's failures mean, each in one line with its remedy."""
+"""Server failures as errors of one line, each with its remedy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _EXCERPT = 160
 
 
 def failed(endpoint: Endpoint, what: str, remedy: str) -> ServerFailed:
-    """The error that a question to this server ends with."""
+    """Return the error for a request to this server."""
     return ServerFailed(f"{endpoint.shown}: {what}", remedy=remedy)
 
 
 def explained(error: Exception, endpoint: Endpoint, model: str, timeout_seconds: float) -> ServerFailed:
-    """What an exception of the client means."""
+    """Translate an exception of the client."""
     import httpx2
     import openai
 
@@ -48,7 +48,7 @@ def explained(error: Exception, endpoint: Endpoint, model: str, timeout_seconds:
 
 
 def refused_fields(error: Exception) -> frozenset[str]:
-    """Fields of a request that not every server takes, as far as the server names them in its refusal."""
+    """Return the optional request fields that the server names in its refusal."""
     if getattr(error, "status_code", None) not in (400, 422):
         return frozenset()
     said = _message(getattr(error, "body", None))
@@ -58,21 +58,21 @@ def refused_fields(error: Exception) -> frozenset[str]:
 
 
 def not_a_stream(endpoint: Endpoint, kind: str, body: bytes) -> ServerFailed:
-    """The answer is a page or an object where a stream of events was asked for."""
+    """Return the error for a response that is a page or an object instead of an event stream."""
     kind = _excerpt(kind, endpoint) or "something without a type"
     said = _excerpt(body[:4096].decode("utf-8", "replace"), endpoint)
     return failed(endpoint, f"answers {kind} instead of a stream: {said}", _NOT_THIS)
 
 
 def cut_off(endpoint: Endpoint, choices: int) -> ServerFailed:
-    """The stream ended before the answer did."""
+    """Return the error for a stream that ended before the answer did."""
     if choices:
         return failed(endpoint, "the answer was cut off", TRY_AGAIN)
     return failed(endpoint, "the answer holds no choices", _NOT_THIS)
 
 
 def empty(endpoint: Endpoint, thought: bool, finish: str) -> ServerFailed:
-    """The answer ended before it began, or was taken away."""
+    """Return the error for an answer that is empty or withheld."""
     if finish == "content_filter":
         return failed(endpoint, "its filter withheld the answer", "ask otherwise, or another server")
     if thought and finish == "length":
@@ -88,7 +88,7 @@ def _of_status(error: Any, endpoint: Endpoint, model: str) -> ServerFailed:
         what = f"redirects to {_excerpt(headers.get('location', 'nowhere'), endpoint)}"
         remedy = "give that address as vlm.endpoint if you trust it"
     elif status in (401, 403):
-        # What the server says is left out: it may repeat the key in part.
+        # Leave out the server's text: it may repeat part of the key.
         what = f"{f'refuses the key of {endpoint.key_variable}' if endpoint.key else 'wants a key'} ({status})"
         remedy = f"set {endpoint.key_variable}, or vlm.key_variable to another"
     elif status == 404:
@@ -118,7 +118,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _message(body: object) -> str:
-    """The message in an error's body, which servers shape in many ways."""
+    """Return the message in an error's body, which servers shape in many ways."""
     for _ in range(3):
         if not isinstance(body, Mapping):
             break
@@ -127,6 +127,6 @@ def _message(body: object) -> str:
 
 
 def _excerpt(text: str, endpoint: Endpoint) -> str:
-    """What a stranger said, in one short line without secrets."""
+    """Return untrusted text as one short line without secrets."""
     line = re.sub(r"\s+", " ", endpoint.scrubbed(plain(text))).strip()
     return line if len(line) <= _EXCERPT else line[:_EXCERPT] + "…"

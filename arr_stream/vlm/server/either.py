@@ -1,4 +1,4 @@
-"""The viewer for a server that is not known yet: cells where it has the plugin, crops where it has not."""
+"""The viewer for an unknown server: it sends cells if the server has the plugin, crops otherwise."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from arr_stream.vlm.server.viewer import ServerViewer
 from arr_stream.vlm.viewer import OnText, Stop, Viewer
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Before a server that did not answer is asked again what it is; doubled each time."""
+"""Pauses before the viewer probes a server again that did not answer; doubled each time."""
 _CROPS, _CELLS = "crops, about where they are", "cells at their true places"
 
 
 class EitherViewer:
-    """Finds out what a server can take, and shows it the chosen cells in that way; a `Viewer`.
+    """`Viewer` that finds out which input a server can take and sends the chosen cells that way.
 
-    As long as it does not answer, frames are kept as crops; what it is shown as cells begins with the frame on which
-    it did.
+    Until the server answers, the viewer keeps frames as crops. Cells start with the frame at which it answered.
 
     Args:
         settings: See `CarryingViewer` and `ServerViewer`.
@@ -41,7 +40,7 @@ class EitherViewer:
         self.name = self._crops.name
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """See `Viewer.see`.
+        """Show a frame, as cells or as crops; see `Viewer.see`.
 
         Raises:
             ArrStreamError: See `CarryingViewer` and `ServerViewer`.
@@ -59,10 +58,10 @@ class EitherViewer:
         return self._crops.see(frame, patches)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """See `Viewer.ask`; an answer tells how the cells are sent, where that is new.
+        """Answer a question; the answer notes how the cells are sent when that has changed. See `Viewer.ask`.
 
         Raises:
-            ServerFailed: Among others, the server no longer places cells; frames are sent as crops from then on.
+            ServerFailed: No answer came, or the server no longer places cells; later frames are then sent as crops.
             ArrStreamError: See `CarryingViewer` and `ServerViewer`.
         """
         cells = self._cells
@@ -87,17 +86,17 @@ class EitherViewer:
 
     @property
     def attention(self) -> FloatArray | None:
-        """None: servers do not tell where a model looked."""
+        """Always None: servers do not report attention."""
         return None
 
     def close(self) -> None:
-        """Call off what is asked and close the connections; safe to call again."""
+        """Cancel pending questions and close the connections; safe to call again."""
         if self._cells is not None:
             self._cells.close()
         self._crops.close()
 
     def _asked(self) -> bool | None:
-        """Whether the server places cells; None where it does not say."""
+        """Return whether the server places cells; None if it does not answer."""
         from arr_stream.vlm.server.carrying import places_cells
 
         try:
@@ -108,7 +107,7 @@ class EitherViewer:
             return None
 
     def _check_still_placed(self, cells: Viewer) -> None:
-        """After a failure another server may be there.
+        """Probe the server after a failure, since another one may have taken its place.
 
         Raises:
             ServerFailed: It does not place cells.

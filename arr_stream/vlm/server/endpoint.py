@@ -1,4 +1,4 @@
-"""Where a model's server is, and the secrets that it is asked with."""
+"""The address of a model's server, and its secrets."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from arr_stream.plain_text import one_line, redact_url
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address without its secrets, and the secrets apart, where no representation shows them.
+    """Address without its secrets; the secrets are separate fields that no representation shows.
 
     Args:
         url: http or https, without user and password.
-        shown: The same for people: secret parameters are masked.
-        key: The server's key; empty where there is none.
-        key_variable: The environment variable that the key comes from.
-        headers: What else identifies the user, such as a password of the address.
+        shown: The URL for display: secret parameters are masked.
+        key: The server's key, empty without one.
+        key_variable: The environment variable of the key.
+        headers: Other credentials, such as a password in the address.
         loopback: The server is on this machine.
     """
 
@@ -35,7 +35,7 @@ class Endpoint:
 
     @classmethod
     def parse(cls, address: str, key_variable: str) -> Endpoint:
-        """Check an address and fetch the key from the environment.
+        """Check an address and read the key from the environment.
 
         Raises:
             InvalidSetting: Not an http or https address, or a key that no header can hold.
@@ -67,7 +67,7 @@ class Endpoint:
         )
 
     def scrubbed(self, text: str) -> str:
-        """A text without the secrets, whoever repeated them in it."""
+        """Return a text with the secrets masked."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return redact_url(text)
@@ -88,7 +88,7 @@ def _key(variable: str) -> str:
 
 
 def _basic(user: str | None, password: str | None) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The header for a user and password in the address: kept out of it, they do not reach the logs of libraries."""
+    """Return the header for a user and password in the address; outside the URL, libraries do not log them."""
     if user is None and password is None:
         return {}, ()
     plain = f"{urllib.parse.unquote(user or '')}:{urllib.parse.unquote(password or '')}"

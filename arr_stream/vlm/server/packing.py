@@ -1,14 +1,15 @@
-"""From chosen cells to whole pictures, for servers that take nothing else.
+"""Packing of chosen cells into whole pictures, for servers that take nothing else.
 
-A server that speaks the OpenAI protocol takes pictures, not cells: each is scaled, cut into tokens and given positions
-of its own. What it gets of a frame is an *overview*, the whole frame at low resolution, and *crops*, few rectangles of
-whole cells at the resolution of the texture, or at twice that where cells were chosen finer, whose place is told in
-words.
+A server that speaks the OpenAI protocol takes pictures, not cells: it scales each one, cuts it into tokens and gives
+them positions of its own. A frame is sent as an *overview*, the whole frame at low resolution, and *crops*: a few
+rectangles of whole cells at the texture's resolution, or at twice that if cells were chosen finer. A caption gives the
+place of each crop in words.
 
-Crops are found greedily: of all rectangles of whole cells that the rest of the budget pays for, the one that shows the
-most relevance per token is taken, what it shows counts no more, and so on (the greedy of budgeted maximum coverage,
-Khuller, Moss and Naor 1999). A rectangle bears a fixed charge for the words around it, so that a region is kept in
-one piece rather than cut into its brightest parts; two crops become one where that costs no more tokens.
+Crops are found greedily. Of all rectangles of whole cells that the remaining budget pays for, the packer takes the one
+with the most relevance per token, sets the relevance of its cells to zero, and repeats (the greedy algorithm for
+budgeted maximum coverage, Khuller, Moss and Naor 1999). Each rectangle carries a fixed charge for its caption, so that
+a region is kept in one piece rather than cut into its brightest parts. Two crops are joined if the joint one costs no
+more tokens.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ from arr_stream.types import CELL_PX, FINER, FINER_TOKENS, BoolArray, ByteArray,
 
 DoubleArray = npt.NDArray[np.float64]
 CellBox = tuple[int, int, int, int]
-"""Columns and rows `x0, y0, x1, y1` of the grid; the last ones are outside."""
+"""Columns and rows `x0, y0, x1, y1` of the grid; the end is exclusive."""
 
 MINIMUM_PIXELS = 65536
-"""Qwen3-VL's image processor scales smaller pictures up to this (`shortest_edge`): none costs under 64 tokens."""
+"""Pixels that Qwen3-VL's image processor scales smaller pictures up to (`shortest_edge`): none costs under 64 tokens.
+"""
 _OVERVIEW_SHARE = 0.25
-"""Share of the budget that the overview gets, or as many tokens as the smallest picture costs; what crops leave over
-is added to it."""
+"""Share of the budget for the overview, at least the cost of the smallest picture; it also gets the budget that the
+crops leave over.
+"""
 WORDS_TOKENS = 32
-"""What a crop costs beside its picture, about: its markers and the words that tell its place."""
+"""Approximate cost of a crop beyond its picture: its markers and its caption."""
 _MOST_CROPS = 8
 _UNCHOSEN_WEIGHT = 1e-3
 _JPEG_QUALITY = 95
@@ -43,7 +46,7 @@ _JPEG_QUALITY = 95
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """One picture for a server: what it shows, what it costs in visual tokens, and what and where it is in words.
+    """One picture for a server: its pixels, cells, cost in visual tokens, and caption.
 
     `rgb` is `[h, w, 3]` uint8; both sides are multiples of 32.
     """
@@ -61,7 +64,7 @@ class Packed:
 
     Args:
         pictures: The overview, then the crops, the most relevant first.
-        cells_shown: `[N]` bool, which of the chosen cells can be seen at their own level of detail or finer.
+        cells_shown: `[N]` bool, the chosen cells that are visible at their own level of detail or finer.
     """
 
     pictures: tuple[Picture, ...]
@@ -70,7 +73,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Crop:
-    """A rectangle of whole cells, `detail` times 32 pixels a cell each way: 1, or 2 for finer cells."""
+    """Rectangle of whole cells at `detail` times 32 pixels a cell each way: 1, or 2 for finer cells."""
 
     box: CellBox
     detail: int
@@ -87,22 +90,22 @@ def pack(
     budget_tokens: int | None = None,
     minimum_pixels: int = MINIMUM_PIXELS,
 ) -> Packed:
-    """The pictures that show the chosen cells of a frame best within a budget.
+    """Return the pictures that show the chosen cells of a frame best within a budget.
 
-    Where the whole frame at the resolution of the texture is within the budget, it is the only picture, but for crops
-    of finer cells.
+    If the whole frame at the texture's resolution fits the budget, it is the only picture, apart from crops of finer
+    cells.
 
     Args:
         rgb: `[H, W, 3]` uint8, the frame in source pixels.
-        patches: The choice for this frame.
-        budget_tokens: Most visual tokens; None: as many as the chosen cells cost, or what the smallest overview and the
-            smallest crop cost where that is more.
-        minimum_pixels: Pixels that the server scales smaller pictures up to.
+        patches: The selection for this frame.
+        budget_tokens: Most visual tokens; None: as many as the chosen cells cost, or the cost of the smallest overview
+            and the smallest crop if that is more.
+        minimum_pixels: The server scales smaller pictures up to this number of pixels.
 
     Raises:
         NothingChosen: No cell was chosen.
         BudgetError: The budget is less than the cheapest picture.
-        ValueError: The picture is not of the size that cells were chosen for.
+        ValueError: The picture has another size than the patch set's grid.
     """
     grid = patches.grid
     if (rgb.shape[1], rgb.shape[0]) != grid.size_wh:
@@ -120,7 +123,7 @@ def pack(
         )
     values, whole = _values(patches), picture_tokens(grid.rows, grid.columns, minimum_pixels)
     if whole <= budget:
-        # The overview shows all of the texture; what is left over can only show more than that.
+        # The overview shows the whole texture; the remaining budget goes to cells finer than that.
         values, left = {detail: each - values[1] for detail, each in values.items()}, budget - whole
     else:
         left = budget - _overview_size(grid, max(cheapest, int(budget * _OVERVIEW_SHARE)), minimum_pixels)[2]
@@ -133,7 +136,9 @@ def pack(
 
 @functools.lru_cache(maxsize=1 << 15)
 def picture_tokens(rows: int, columns: int, minimum_pixels: int = MINIMUM_PIXELS) -> int:
-    """Visual tokens of a picture of `rows * 32` by `columns * 32` pixels, as Qwen's image processor scales it."""
+    """Return the visual tokens of a picture of `rows * 32` by `columns * 32` pixels, scaled by Qwen's image
+    processor.
+    """
     area_px = rows * columns * CELL_PX**2
     if area_px >= minimum_pixels:
         return rows * columns
@@ -142,18 +147,18 @@ def picture_tokens(rows: int, columns: int, minimum_pixels: int = MINIMUM_PIXELS
 
 
 def place(cells: CellBox, grid: Grid) -> str:
-    """Where a part of the grid lies, in words, such as `from 40% to 60% across, 10% to 35% down`."""
+    """Return the place of a part of the grid in words, such as `from 40% to 60% across, 10% to 35% down`."""
     x0, y0, x1, y1 = cells
     across, down = grid.columns / 100, grid.rows / 100
     return f"from {x0 / across:.0f}% to {x1 / across:.0f}% across, {y0 / down:.0f}% to {y1 / down:.0f}% down"
 
 
 def encode(rgb: ByteArray) -> tuple[str, bytes]:
-    """A picture as a file, with its media type.
+    """Encode a picture; return its media type and the file.
 
-    PNG is exact, and smaller than JPEG on flat pictures such as screens and drawings; on photographs it is several
-    times larger, and JPEG at quality 95 with full colour resolution loses nothing that a model could tell. Whichever
-    is smaller is taken.
+    PNG is exact, and smaller than JPEG on flat pictures such as screens and drawings. On photographs it is several
+    times larger, and JPEG at quality 95 with full colour resolution loses no detail that a model could notice. The
+    smaller file wins.
     """
     bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
     sampling = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
@@ -163,9 +168,9 @@ def encode(rgb: ByteArray) -> tuple[str, bytes]:
 
 
 def _overview_sizes(grid: Grid, minimum_pixels: int) -> list[tuple[int, int, int]]:
-    """Rows, columns and tokens of pictures of about the frame's shape, up to the whole texture.
+    """Return rows, columns and tokens of pictures of about the frame's shape, up to the whole texture.
 
-    Those that the server would scale up cost as much as larger ones and are left out, unless the texture itself is one.
+    Sizes that the server would scale up cost as much as larger ones and are left out, unless the texture itself is one.
     """
     shapes = {(grid.rows, grid.columns)}
     for rows in range(1, grid.rows + 1):
@@ -184,11 +189,11 @@ def _overview_size(grid: Grid, tokens: int, minimum_pixels: int) -> tuple[int, i
 
 
 def _values(patches: PatchSet) -> dict[int, DoubleArray]:
-    """By detail, `[gh, gw]`: what it is worth to show each cell so, the score of a chosen fine cell, next to nothing
-    elsewhere; at detail 2, which is there where cells were chosen finer, as many times that as they cost.
+    """Return by detail the value `[gh, gw]` of showing each cell: its score if chosen fine, else next to nothing.
 
-    Coarse cells are left to the overview. What was not chosen still breaks ties: a crop that may grow without costing
-    more grows to where the relevance is.
+    Detail 2 exists if cells were chosen finer; their value there is multiplied by their cost in tokens. Coarse cells
+    are left to the overview. Cells that were not chosen break ties: a crop that can grow at no cost grows towards
+    relevance.
     """
     relevance = np.nan_to_num(patches.relevance.astype(np.float64))
     values = np.clip(relevance, 0.0, 1.0) * _UNCHOSEN_WEIGHT
@@ -202,7 +207,7 @@ def _values(patches: PatchSet) -> dict[int, DoubleArray]:
 
 
 def _crops(values: dict[int, DoubleArray], budget: int, minimum_pixels: int) -> list[_Crop]:
-    """Rectangles of whole cells, the best first, that cost at most `budget` tokens."""
+    """Return rectangles of whole cells, the best first, that cost at most `budget` tokens."""
     left_to_show = {detail: each.copy() for detail, each in values.items()}
     crops: list[_Crop] = []
     for _ in range(_MOST_CROPS):
@@ -215,22 +220,23 @@ def _crops(values: dict[int, DoubleArray], budget: int, minimum_pixels: int) -> 
         for crop in crops:
             x0, y0, x1, y1 = crop.box
             for detail, each in left_to_show.items():
-                # A crop shows all of the texture; at twice its detail a finer cell has more to show.
+                # A crop shows the whole texture; only finer cells gain from twice its detail.
                 shown = 0.0 if detail <= crop.detail else values[detail] - values[1]
                 each[y0:y1, x0:x1] = np.minimum(each, shown)[y0:y1, x0:x1]
     return crops
 
 
 def _best_box(values: DoubleArray, budget: int, minimum_pixels: int, detail: int = 1) -> tuple[float, _Crop] | None:
-    """The rectangle with the most value per token of those that cost at most `budget`, with that value; None where none
-    is worth it."""
+    """Return the rectangle with the most value per token among those that cost at most `budget`, with that value; None
+    if no rectangle is worth its tokens.
+    """
     rows, columns = values.shape
     sums = np.zeros((rows + 1, columns + 1))
     sums[1:, 1:] = values.cumsum(axis=0).cumsum(axis=1)
-    # No rectangle of n cells is worth more than the n best cells: most shapes need not be tried.
+    # No rectangle of n cells is worth more than the n best cells, so most shapes need no search.
     at_most = np.concatenate([[0.0], np.sort(values, axis=None)[::-1].cumsum()])
     best: _Crop | None = None
-    # A crop is worth its tokens where it shows a chosen cell, not where all that is left is what nobody chose.
+    # A crop is worth its tokens only if it shows a chosen cell.
     most = _UNCHOSEN_WEIGHT
     for h in range(1, rows + 1):
         for w in range(1, columns + 1):
@@ -247,7 +253,7 @@ def _best_box(values: DoubleArray, budget: int, minimum_pixels: int, detail: int
 
 
 def _merged(crops: list[_Crop], minimum_pixels: int) -> list[_Crop]:
-    """The same with crops of one detail joined as long as the joint one costs no more than the two."""
+    """Return the crops, with those of the same detail joined if the joint one costs no more than the two."""
     for i, one in enumerate(crops):
         for other in crops[i + 1 :]:
             if one.detail != other.detail:
@@ -283,7 +289,7 @@ def _cut(texture: ByteArray, box: CellBox) -> ByteArray:
 
 
 def _close_cut(rgb: ByteArray, grid: Grid, crop: _Crop) -> ByteArray:
-    """From the frame itself, at more pixels a cell than the texture has."""
+    """Cut from the frame itself, which has more pixels a cell than the texture."""
     x0, y0, x1, y1 = crop.box
     cell_w, cell_h = grid.cell_px
     part = rgb[round(y0 * cell_h) : round(y1 * cell_h), round(x0 * cell_w) : round(x1 * cell_w)]
@@ -299,7 +305,7 @@ def _scaled(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
 
 
 def _shown(patches: PatchSet, crops: list[_Crop], scale: float) -> BoolArray:
-    """`[N]`: inside one of the crops, or as large in the overview, as its level of detail asks."""
+    """Return `[N]` bool: the cell is inside a crop, or the overview is as fine as its level of detail."""
     finer = patches.level == FINER
     shown: BoolArray = (scale * patches.span >= 1.0) & ~finer
     x1 = np.minimum(patches.columns + patches.span, patches.grid.columns)

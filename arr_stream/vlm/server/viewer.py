@@ -1,4 +1,4 @@
-"""The viewer that asks a server: what it keeps of the frames, and what it sends with a question."""
+"""The viewer for a plain server: it keeps frames as pictures and sends them with each question."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from arr_stream.vlm.server.chat import Reply
 
 MARKER_TOKENS = 2
-"""Begin and end of a picture."""
+"""Tokens that begin and end a picture."""
 MESSAGE_TOKENS = 8
-"""What a chat template puts around a message, about."""
+"""Approximate tokens that a chat template adds to a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One picture as it is sent, with what is said before it."""
+    """One picture as it is sent, with the text before it."""
 
     caption: str
     url: str
@@ -41,7 +41,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One frame as it can be sent: the overview, then the crops."""
+    """One frame as it is sent: the overview, then the crops."""
 
     index: int
     pts_seconds: float
@@ -64,20 +64,20 @@ class _Seen:
 
 
 class ServerViewer:
-    """Shows the chosen cells of frames to a model behind a server; a `Viewer`.
+    """`Viewer` that shows the chosen cells of frames to a model behind a server.
 
-    `see` costs no request: pictures are kept until a question is asked. Frames can be shown from one thread while
+    `see` sends no request: the viewer keeps the pictures until a question comes. One thread can show frames while
     another waits for an answer.
 
     Args:
         settings: `endpoint`, `model`, `context_tokens`, `answer_tokens`, `temperature`, `instruction`,
             `timeout_seconds`, `retries` and `key_variable` are used.
         budget_tokens: Most visual tokens of the newest frame; None: as many as the chosen cells cost.
-        minimum_pixels: Pixels that the server scales smaller pictures up to.
+        minimum_pixels: The server scales smaller pictures up to this number of pixels.
 
     Attributes:
-        name: The model's.
-        server: Where questions go.
+        name: Name of the model.
+        server: The server that receives the questions.
 
     Raises:
         InvalidSetting: The endpoint is no http or https address, or no model is named.
@@ -106,7 +106,7 @@ class ServerViewer:
         self._seen: deque[_Seen] = deque()
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """Keep the pictures of one frame; of earlier frames the overviews stay, as many as the context holds.
+        """Keep the pictures of one frame, and the overviews of as many earlier frames as fit into the context.
 
         Raises:
             NothingChosen: No cell was chosen.
@@ -126,10 +126,11 @@ class ServerViewer:
         return Feeding(frame_index=frame.index, sent=sent, memory_tokens=tokens)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """See `Viewer.ask`; an answer that breaks off comes back as far as it is, `failed`, with the reason.
+        """Answer a question; an interrupted answer comes back as `failed`, with its text and the reason. See
+        `Viewer.ask`.
 
         Raises:
-            NothingChosen: No frame was seen yet.
+            NothingChosen: No frame was shown yet.
             ContextExceeded: The question does not fit beside the newest frame.
             ServerFailed: No answer came.
         """
@@ -149,15 +150,15 @@ class ServerViewer:
 
     @property
     def attention(self) -> FloatArray | None:
-        """None: servers do not tell where a model looked."""
+        """Always None: servers do not report attention."""
         return None
 
     def close(self) -> None:
-        """Call off what is asked and close the connections; safe to call again."""
+        """Cancel pending questions and close the connections; safe to call again."""
         self.server.close()
 
     def _frames_for(self, question: str) -> list[_Seen]:
-        """The newest frame, and before it the earlier ones that fit beside it and the question."""
+        """Return the newest frame, preceded by the earlier ones that fit beside it and the question."""
         with self._lock:
             frames = list(self._seen)
         if not frames:
@@ -171,7 +172,7 @@ class ServerViewer:
         return [*_last_that_fit(frames[:-1], room), frames[-1]]
 
     def _room(self, question: str) -> int:
-        """Tokens that are left for frames."""
+        """Return the number of tokens left for frames."""
         said = text_tokens(self._settings.instruction) + text_tokens(question) + 2 * MESSAGE_TOKENS
         return self._settings.context_tokens - self._settings.answer_tokens - said
 
@@ -189,7 +190,7 @@ def answer_of(
     visual_tokens: int,
     fed: Feeding | None = None,
 ) -> Answer:
-    """What came back to a question that so many visual tokens, up to a frame, were sent with."""
+    """Convert a server's reply to a question about frames up to `frame_index` into an answer."""
     return Answer(
         question=question,
         text=reply.text,
@@ -219,7 +220,7 @@ def _parts(packed: Packed) -> tuple[_Part, ...]:
 
 
 def _last_that_fit(frames: list[_Seen], room: int) -> list[_Seen]:
-    """The newest of earlier frames whose overviews fit, in order."""
+    """Return the newest of the earlier frames whose overviews fit, in order."""
     kept: list[_Seen] = []
     for seen in reversed([seen.without_crops() for seen in frames]):
         room -= seen.tokens
@@ -240,11 +241,11 @@ def _messages(frames: list[_Seen], question: str, instruction: str) -> list[dict
 
 
 def asked_of(content: list[dict[str, Any]], question: str, instruction: str) -> list[dict[str, Any]]:
-    """What is shown, with the question at its end, as one message; before it the instruction, if there is any."""
+    """Return the messages of one request: the instruction, if any, then the content with the question at its end."""
     told = [{"role": "system", "content": instruction}] if instruction else []
     return [*told, {"role": "user", "content": [*content, {"type": "text", "text": question}]}]
 
 
 def text_tokens(text: str) -> int:
-    """About how many tokens a text takes: three bytes each, on the safe side for most tokenizers and languages."""
+    """Estimate the tokens of a text: three bytes each, on the safe side for most tokenizers and languages."""
     return math.ceil(len(text.encode("utf-8", "replace")) / 3)

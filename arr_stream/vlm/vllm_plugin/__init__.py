@@ -1,10 +1,9 @@
-"""A plugin of vLLM: Qwen3-VL that is given chosen cells alone, each at its true place.
+"""A vLLM plugin: Qwen3-VL that receives only the chosen cells, each at its true position.
 
     vllm serve Qwen/Qwen3-VL-8B-Instruct --hf-overrides '{"architectures": ["ArrStreamQwen3VL"]}'
 
-Pictures that carry cells (`arr_stream.vlm.qwen3_vl.carrier`) become as many visual tokens as they have cells; all other
-pictures, videos and text are vLLM's as they were. Needs vLLM, NumPy and Pillow, and nothing else of what arr-stream
-needs to watch a camera.
+Pictures that carry cells (`arr_stream.vlm.qwen3_vl.carrier`) become one visual token a cell; vLLM handles all other
+pictures, videos and text as before. The plugin needs vLLM, NumPy and Pillow, and no other dependency of arr-stream.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import logging
 from typing import Any
 
 TRIED = ("0.32",)
-"""Releases of vLLM, by their first two numbers, that this was tried with."""
+"""Releases of vLLM, by their first two numbers, that the plugin was tested with."""
 
 ARCHITECTURES = {
     "ArrStreamQwen3VL": "arr_stream.vlm.vllm_plugin.model:SparseQwen3VL",
@@ -24,7 +23,7 @@ _logger = logging.getLogger("vllm.arr_stream")
 
 
 def register() -> None:
-    """Called by vLLM in each of its processes: make the architectures known, by name, without importing them."""
+    """Register the architectures by name, without importing them; vLLM calls this in each of its processes."""
     import vllm
     from vllm import ModelRegistry
 
@@ -42,7 +41,7 @@ def register() -> None:
 
 
 def _blame_the_sender() -> None:
-    """A picture that cannot be read is the sender's fault (400), also where Pillow says so in its own way."""
+    """Report an unreadable picture as the sender's fault (400), even if Pillow raises its own kind of error."""
     from vllm.multimodal.media.image import ImageMediaIO
 
     load = ImageMediaIO.load_bytes

@@ -1,4 +1,4 @@
-"""Qwen3-VL as vLLM has it, with cells at their true places in the vision tower and in the language model."""
+"""vLLM's Qwen3-VL with cells at their true positions in the vision tower and in the language model."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from arr_stream.vlm.qwen3_vl.places import (
 from arr_stream.vlm.vllm_plugin.processor import CELLS, COUNT, SparseProcessor
 
 FRACTIONS = 4
-"""Positions are multiples of one in so many: coarse cells stand at halves, quarters of cells at quarters."""
+"""Denominator of positions: coarse cells have positions at halves, quarters of cells at quarters."""
 
 
 class _Places:
-    """Cells of one picture, by the table of a request; the whole grid where that is empty."""
+    """Cells of one picture, from the table of a request; the whole grid if the table is empty."""
 
     def __init__(self, grid_hw: GridHW, table: IntArray) -> None:
         if not len(table):
@@ -54,14 +54,14 @@ class _Places:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Carried:
-    """Pictures of one pass, some of which carry cells: their pixels `[4 sum K, 1536]`, and where they belong."""
+    """Pictures of one pass, some of which carry cells: pixels `[4 sum K, 1536]`, and the places of the cells."""
 
     pixels: Tensor
     places: Sequence[_Places]
 
 
 class _Sparse:
-    """What both of vLLM's classes are given: the first base of either."""
+    """Mixin for both of vLLM's model classes; the first base of either."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         _refuse(vllm_config)
@@ -92,7 +92,7 @@ class _Sparse:
         return torch.split(self._encoded(image_input.pixels, places), [len(each) for each in places])
 
     def _encoded(self, pixels: Tensor, places: Sequence[_Places]) -> Tensor:
-        """`[sum K, ...]`: what the vision tower makes of the cells of several pictures, each by itself."""
+        """Run the vision tower over the cells of several pictures, each separately; `[sum K, ...]`."""
         visual = self.visual
         positions = [patch_positions(each) for each in places]
         read = [
@@ -101,7 +101,7 @@ class _Sparse:
         ]
         device = visual.device
         indices, weights = (torch.cat(part).to(device) for part in zip(*read, strict=True))
-        # Corner by corner: all four at once would take several times the memory that vLLM has seen a picture take.
+        # Corner by corner: all four at once would take several times the memory that vLLM has profiled for a picture.
         embedded = torch.zeros(len(indices), visual.hidden_size, device=device)
         for corner in range(4):
             embedded += visual.pos_embed.weight[indices[:, corner]].float() * weights[:, corner, None]
@@ -127,7 +127,7 @@ class _Sparse:
         return encoded
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
-        """Rows of the rotary tables: `[3, N]`, and how far the next token is ahead of its number."""
+        """Return rows of the rotary tables, `[3, N]`, and the offset of the next token's position from its index."""
         config = self.config
         ids = (config.video_token_id, config.vision_start_token_id, config.vision_end_token_id)
         merge = config.vision_config.spatial_merge_size
@@ -151,16 +151,16 @@ class _Sparse:
         positions = torch.cat(parts, dim=1)
         whole = positions.floor()
         fraction = (FRACTIONS * (positions - whole)).round()
-        # The processor refuses what leads beyond the table, but for pictures that a client names without sending them:
-        # they must not end the engine.
+        # The processor refuses positions beyond the table, except for pictures that a client names without sending
+        # them; those must not end the engine.
         rows = fraction * self._table_rows + whole.clamp(max=self._table_rows - 1)
         return rows.long(), min(position - len(input_tokens), self._table_rows - self._context - 1)
 
     def _check_once(self) -> None:
-        """Compare cells that are a whole picture with vLLM's own pass over it, once.
+        """Compare cells that cover a whole picture with vLLM's own pass over it, once.
 
         Raises:
-            RuntimeError: They differ: this release of vLLM is built otherwise.
+            RuntimeError: They differ: this release of vLLM is built differently.
         """
         if self._checked:
             return
@@ -196,10 +196,10 @@ class SparseQwen3VLMoe(_Sparse, Qwen3VLMoeForConditionalGeneration):
 
 
 def _refuse(config: VllmConfig) -> None:
-    """What would feed the model past what is here.
+    """Refuse server options that would feed the model past this code.
 
     Raises:
-        ValueError: A flag of the server that does not go with cells.
+        ValueError: An option of the server is incompatible with cells.
     """
     multimodal = config.model_config.get_multimodal_config()
     if multimodal.mm_encoder_tp_mode == "data":
@@ -216,7 +216,7 @@ def _refuse(config: VllmConfig) -> None:
 
 
 def _enlarge_rotary_tables(model: Any, rows: int) -> None:
-    """So many whole positions, and after them as many at each fraction."""
+    """Extend the rotary tables to `rows` whole positions, followed by as many rows for each fraction."""
     for rotary in {id(module): module for module in model.modules() if hasattr(module, "mrope_section")}.values():
         before = rotary.cos_sin_cache
         rotary.cache_max_position_num = rotary.max_position_embeddings = rows
@@ -235,7 +235,7 @@ def _enlarge_rotary_tables(model: Any, rows: int) -> None:
 
 
 def _rotation(rotary: Any, positions: Tensor, visual: Any) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of patches, `[N, d]` each, from their rows and columns, which may be fractions."""
+    """Return cosine and sine of patches, `[N, d]` each, from their rows and columns, which may be fractions."""
     frequency = rotary._compute_inv_freq(rotary.base)
     angles = (positions[:, :, None] * frequency).flatten(1).to(visual.device)
     dtype = rotary.cos_sin_cache.dtype
@@ -243,7 +243,7 @@ def _rotation(rotary: Any, positions: Tensor, visual: Any) -> tuple[Tensor, Tens
 
 
 def _table_of(feature: Any) -> tuple[int, IntArray]:
-    """Of one picture of a request: how many cells it carries, and which."""
+    """Return the number of cells that a picture of a request carries, and their table."""
     if feature.modality != "image" or COUNT not in feature.data:
         return 0, np.zeros((0, 4), np.int32)
     return int(feature.data[COUNT].data), feature.data[CELLS].data.numpy()

@@ -1,4 +1,4 @@
-"""Pictures that carry cells, on their way from a request to the model."""
+"""The vLLM processor for pictures that carry cells."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ COUNT = "sparse_count"
 
 
 class SparseProcessor(Qwen3VLMultiModalProcessor):
-    """vLLM's processor, and cells beside it."""
+    """vLLM's processor, extended by cells."""
 
     def _get_mm_hashes(self, inputs: Any) -> Any:
-        # The first place that sees every picture of a request, those of the cache too.
+        # The earliest hook that gets every picture of a request, cached ones included.
         self._check_positions(inputs.mm_data_items)
         return super()._get_mm_hashes(inputs)
 
     def _check_positions(self, items: MultiModalDataItems) -> None:
-        """Cells run ahead of their tokens: a few of a large frame take as many positions as the whole of it.
+        """Check the positions of a request: a few cells of a large frame take as many positions as the whole frame.
 
         Raises:
             ValueError: The pictures of a request lead beyond the model's rotary table.
@@ -63,7 +63,7 @@ class SparseProcessor(Qwen3VLMultiModalProcessor):
         return processed
 
     def _joined(self, found: Sequence[CarriedCells | None], ordinary: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """All pictures of a request in their order, ordinary ones as they were processed."""
+        """Return all pictures of a request in order, with ordinary ones as vLLM processed them."""
         grids = list(ordinary.get("image_grid_thw", []))
         parts = list(ordinary["pixel_values"].split([int(grid.prod()) for grid in grids])) if grids else []
         pixels, grid_thw, cells = [], [], []
@@ -84,7 +84,7 @@ class SparseProcessor(Qwen3VLMultiModalProcessor):
         }
 
     def _rows(self, cells: CarriedCells) -> torch.Tensor:
-        """`[4 K, 1536]` pixels, as the model expects them from its processor: bytes where it normalises them itself."""
+        """Return pixels `[4 K, 1536]` as the model expects them: bytes if it normalises them itself."""
         pictures = cells.pictures if cells.pictures.shape[1] == 2 else cells.pictures.repeat(2, axis=1)
         rows: np.ndarray[Any, Any] = np.ascontiguousarray(patch_pixels(pictures))
         if not self.info.ctx.get_mm_config().mm_device_do_normalize:
