@@ -1,8 +1,8 @@
-"""Weights on disk: which ones there are, where they lie, how they get there, and how they are read without trust.
+"""Model weights on disk: a catalogue, their folders, their download, and safe loading.
 
-find(name, settings.models) -> Path          a known weight's file, fetched first where that is allowed
+find(name, settings.models) -> Path          a known weight's file, downloaded first if allowed
 load_state_dict(path) -> dict[str, Tensor]   its tensors, and nothing but tensors
-pick_device(settings.models.device)          where they go
+pick_device(settings.models.device)          the device for them
 """
 
 from __future__ import annotations

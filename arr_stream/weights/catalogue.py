@@ -1,9 +1,9 @@
-"""The weights that arr-stream knows by name: what they are, where they come from and how to know them again.
+"""The weights that arr-stream knows by name, with their origin, size, hash and licence.
 
-Names are those of the settings: `clip.model` takes `tiny` and NAME:PRETRAINED as open_clip writes it, `sam.model`
-takes `vit_b`, `vit_l` and `vit_h`, `keyframes.objects` takes `yolox_s`, `dfine_n` and the like. Of all Qwen3-VL only
-the tiny one is listed, which is part of the package. Sizes and hashes are listed only where they are published; for
-None, the hub's own statement is kept beside the file when it is fetched.
+Names are those of the settings: `clip.model` takes `tiny` and NAME:PRETRAINED as open_clip writes it, `sam.model` takes
+`vit_b`, `vit_l` and `vit_h`, `keyframes.objects` takes `yolox_s`, `dfine_n` and the like. Of all Qwen3-VL models only
+the tiny one is listed, which ships with the package. Sizes and hashes are listed only if published; otherwise the
+download notes the hub's own hash beside the file.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from arr_stream.extras import needed_by
 HUB = "https://huggingface.co/"
 HUB_WEIGHTS = "open_clip_model.safetensors"
 PCA_NAME = "pca.safetensors"
-"""The mean and principal directions of a model's features may lie beside its weights; they are no weights."""
+"""Mean and principal directions of a model's features, which may be stored beside its weights."""
 
 TINY_QWEN = "tiny-qwen3-vl"
-"""What the catalogue calls the model that answers where no other is named; `vlm.model` calls it `tiny`."""
+"""Catalogue name of the default model for answers; `vlm.model` calls it `tiny`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file on the Hugging Face hub; the repository as `owner/name`, the revision a commit or `main`, the newest."""
+    """File on the Hugging Face hub: the repository as `owner/name`, the revision as a commit or `main`, the newest."""
 
     repository: str
     file_name: str
@@ -39,7 +39,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class WebFile:
-    """A file at an address of its own."""
+    """File with a URL of its own."""
 
     url: str
 
@@ -53,7 +53,7 @@ class WebFile:
 
 @dataclass(frozen=True, slots=True)
 class ShippedFile:
-    """A file that lies in the package itself."""
+    """File that ships with the package."""
 
     path: Path
 
@@ -67,16 +67,16 @@ class ShippedFile:
 
 @dataclass(frozen=True, slots=True)
 class KnownWeights:
-    """One model's weights.
+    """Weights of one model.
 
     Args:
         name: As in the settings.
         kind: `clip`, `sam`, `objects` or `vlm`.
-        origin: Where the file comes from.
-        licence: SPDX identifier or the licence's own name; `unknown` for what only open_clip's table knows.
-        size_bytes: Exact size, where published.
-        sha256: Hash in hexadecimal, where published.
-        tokenizer: Repository on the hub whose tokenizer the model needs, empty for those that use open_clip's own.
+        origin: Source of the file.
+        licence: SPDX identifier or the licence's own name; `unknown` for entries from open_clip's table.
+        size_bytes: Exact size, if published.
+        sha256: Hash in hexadecimal, if published.
+        tokenizer: Hub repository of the tokenizer that the model needs, empty if it uses open_clip's own.
     """
 
     name: str
@@ -103,7 +103,7 @@ def _yolox(name: str, size_bytes: int | None, sha256: str) -> KnownWeights:
 
 
 def _dfine(name: str, revision: str, size_bytes: int, sha256: str) -> KnownWeights:
-    # With its hash pinned, the file needs no client of the hub.
+    # The file's hash is pinned, so it needs no hub client.
     origin = WebFile(f"{HUB}onnx-community/{name}_coco-ONNX/resolve/{revision}/onnx/model.onnx")
     return KnownWeights(name, "objects", origin, "Apache-2.0", size_bytes, sha256)
 
@@ -194,10 +194,10 @@ CATALOGUE: dict[str, KnownWeights] = {entry.name: entry for entry in _ENTRIES}
 
 
 def shipped_folder(name: str) -> Path:
-    """The folder of weights that are part of the package, with what else the model needs.
+    """Return the folder of weights that ship with the package, with the model's other files.
 
     Raises:
-        BackendUnavailable: It is not there, though it is part of the package.
+        BackendUnavailable: The folder is missing from the installation.
     """
     origin = CATALOGUE[name].origin
     assert isinstance(origin, ShippedFile)
@@ -209,16 +209,16 @@ def shipped_folder(name: str) -> Path:
 
 
 def tiny_clip_folder() -> Path:
-    """The folder of the shipped encoder, as open_clip's `local-dir:` wants it; raises as `shipped_folder`."""
+    """Return the folder of the shipped encoder for open_clip's `local-dir:`; raises as `shipped_folder`."""
     return shipped_folder("tiny")
 
 
 def known(name: str) -> KnownWeights:
-    """The weights of that name; NAME:PRETRAINED that is not listed here is looked up in open_clip's own table.
+    """Return the weights of that name; unlisted NAME:PRETRAINED pairs come from open_clip's own table.
 
     Raises:
-        InvalidSetting: No such name; names the nearest.
-        BackendUnavailable: Only open_clip could know it, and it is not installed.
+        InvalidSetting: No such name; the message names the nearest.
+        BackendUnavailable: Only open_clip could know the name, and it is not installed.
     """
     if name in CATALOGUE:
         return CATALOGUE[name]
@@ -241,6 +241,6 @@ def _from_open_clip(name: str, model: str, tag: str) -> KnownWeights:
         raise InvalidSetting(f"open_clip knows no weights {name!r}", remedy=f"did you mean {near[0]!r}?")
     tokenizer = ((get_model_config(model) or {}).get("text_cfg") or {}).get("hf_tokenizer_name") or ""
     repository, _, file_name = entry.get("hf_hub", "").rpartition("/")
-    # A bare repository means open_clip's usual file, of which the hub keeps a safetensors version.
+    # A bare repository means open_clip's usual file, which the hub also has as safetensors.
     origin = HubFile(repository, file_name or HUB_WEIGHTS) if repository else WebFile(entry["url"])
     return KnownWeights(name, "clip", origin, "unknown", tokenizer=tokenizer)

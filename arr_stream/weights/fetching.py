@@ -1,7 +1,7 @@
-"""Weights brought from the Hugging Face hub or the web, only ever because someone asked.
+"""Download of weights from the Hugging Face hub or the web, only on request.
 
-What arrives lies beside its place under another name until it is whole and its hash is right; a fetch that was cut off
-goes on where it stopped. No credentials are sent.
+A file is staged under another name until it is complete and its hash is right; an interrupted download resumes. No
+credentials are sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from arr_stream.weights.web import Progress
 
 MAX_BYTES = 20 * 2**30
-"""Weights of unknown size are refused beyond this."""
+"""Largest download of weights of unknown size."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 _TOKENIZER_MAX_BYTES = 256 * 2**20
 _HUB_PICKLE = "open_clip_pytorch_model.bin"
@@ -42,16 +42,16 @@ _STAGING = ".fetching"
 
 
 def find(name: str, models: ModelSettings, progress: Progress | None = None) -> Path:
-    """The file of known weights, fetched first where it is missing and `models.download` is set.
+    """Return the file of known weights; download it if it is missing and `models.download` is set.
 
-    Companions (a tokenizer) lie beside it. For `tiny` the folder is the package's own, which open_clip reads as
-    `local-dir:`.
+    Companions (a tokenizer) are in the same folder. For `tiny`, the folder is the package's own, which open_clip reads
+    as `local-dir:`.
 
     Raises:
         InvalidSetting: No such name.
-        BackendUnavailable: The weights are not on disk and may not be fetched, or open_clip is needed and missing.
-        WeightsInvalid: The file is shorter or longer than it must be.
-        FetchFailed: They could not be fetched.
+        BackendUnavailable: The weights are not on disk and may not be downloaded, or open_clip is needed and missing.
+        WeightsInvalid: The file has the wrong size.
+        FetchFailed: The download failed.
     """
     weights = known(name)
     models_folder = folder(models.folder)
@@ -76,20 +76,20 @@ def fetch(
     force: bool = False,
     hub_endpoint: str | None = None,
 ) -> Path:
-    """Bring weights, and the tokenizer where the model needs one, to their place.
+    """Download weights, and the tokenizer if the model needs one, into their folder.
 
     Args:
-        weights: Which.
-        models_folder: Folder of all weights; made if need be.
-        progress: Hears the bytes that are there and the bytes in all (None where unknown).
-        force: Fetch even what is there already; the old file stays until the new one is whole and right.
+        weights: The weights to download.
+        models_folder: Folder of all weights; created if needed.
+        progress: Called with the bytes so far and the bytes in all (None if unknown).
+        force: Download again; the old file stays until the new one is complete and right.
         hub_endpoint: Another hub than the one that huggingface_hub is set to.
 
     Returns:
         The weights' file.
 
     Raises:
-        FetchFailed: No connection, no such file, too large, no room, cut off, or with another hash than stated.
+        FetchFailed: No connection, no such file, too large, no disk space, cut off, or a wrong hash.
         BackendUnavailable: huggingface_hub is needed and not installed.
     """
     origin = weights.origin
@@ -120,12 +120,12 @@ def fetch(
 def fetch_repository(
     repository: str, target: Path, patterns: Sequence[str], *, max_bytes: int, hub_endpoint: str | None = None
 ) -> None:
-    """Bring the files of a repository on the hub that match patterns into a folder, which is made if need be.
+    """Download the files of a hub repository that match patterns into a folder, which is created if needed.
 
-    One that was cut off leaves whole files behind, and goes on from there when it is called again.
+    An interrupted download keeps complete files; the next call continues from there.
 
     Raises:
-        FetchFailed: No connection, no such repository, too large, no room, or cut off.
+        FetchFailed: No connection, no such repository, too large, no disk space, or cut off.
         BackendUnavailable: huggingface_hub is not installed.
     """
     from arr_stream.weights.web import check_room
@@ -163,7 +163,7 @@ def _fetch_web(weights: KnownWeights, origin: WebFile, here: Path, progress: Pro
 def _fetch_hub(
     weights: KnownWeights, origin: HubFile, here: Path, progress: Progress | None, endpoint: str | None
 ) -> Path:
-    # Older repositories of open_clip hold nothing but a pickle, which is read by torch's restricted reader.
+    # Older repositories of open_clip have only a pickle, which torch's restricted reader reads.
     others = (_HUB_PICKLE,) if weights.sha256 is None and origin.file_name == HUB_WEIGHTS else ()
     staged, stated = _from_hub(origin, others, here, endpoint, progress)
     expected, digest = weights.sha256 or stated, sha256_of(staged)
@@ -186,7 +186,7 @@ def _note(weights: KnownWeights, path: Path, digest: str, source: str) -> None:
 def _from_hub(
     origin: HubFile, others: Sequence[str], here: Path, endpoint: str | None, progress: Progress | None
 ) -> tuple[Path, str | None]:
-    """A file, or the first of others where the repository lacks it, staged; its SHA-256 as the hub states it."""
+    """Stage a file, or the first of others if the repository lacks it; return it with the hub's SHA-256 of it."""
     from arr_stream.weights.web import check_room
 
     repository, names = origin.repository, (origin.file_name, *others)
@@ -207,7 +207,7 @@ def _from_hub(
                 token=False,
                 tqdm_class=_reporting_to(progress, stated.size),
             )
-            # Large files are known by their SHA-256, small ones by a git hash that is of no use here.
+            # The hub states a SHA-256 for large files, and a git hash, which is of no use here, for small ones.
             is_sha256 = re.fullmatch(r"[0-9a-f]{64}", stated.etag or "") is not None
             return Path(str(staged)), stated.etag if is_sha256 else None
     raise FetchFailed(
@@ -218,7 +218,7 @@ def _from_hub(
 
 @contextmanager
 def _hub_client(repository: str, wanted: str, here: Path, extra: str) -> Iterator[Any]:
-    """huggingface_hub, silent, its errors made into one line; refused where the environment forbids going there."""
+    """Import huggingface_hub silenced, and turn its errors into one line; refuse if the environment forbids access."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         raise FetchFailed(
             f"{repository} is on the Hugging Face hub, and HF_HUB_OFFLINE forbids going there",
@@ -234,14 +234,14 @@ def _hub_client(repository: str, wanted: str, here: Path, extra: str) -> Iterato
             remedy=remedy_for(extra),
         ) from exc
     before = client_logging.get_verbosity()
-    # The client's warnings hold signed addresses, which belong in no log.
+    # The client's warnings contain signed addresses, which must not be logged.
     client_logging.set_verbosity(logging.ERROR)
     try:
         yield huggingface_hub
     except FetchFailed:
         raise
     except Exception as exc:  # The hub's client passes on the errors of every layer below it.
-        # Only up to a question mark: what follows in an address is signed.
+        # Cut at the question mark: the query of an address is signed.
         line = re.sub(r"[?]\S*", "", (str(exc).strip().splitlines() or [""])[0])[:200]
         raise FetchFailed(
             f"{repository}: {type(exc).__name__}: {line}",
@@ -253,7 +253,7 @@ def _hub_client(repository: str, wanted: str, here: Path, extra: str) -> Iterato
 
 
 def _reporting_to(progress: Progress | None, total: int | None) -> Any:
-    """A stand-in for the hub client's progress bar that draws nothing and passes the count on."""
+    """Return a substitute for the hub client's progress bar that draws nothing and passes the count on."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Passing(tqdm):

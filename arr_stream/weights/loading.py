@@ -1,8 +1,7 @@
-"""Weights from a file that nobody vouches for: tensors only, never code.
+"""Safe loading of weights from untrusted files: tensors only, never code.
 
-safetensors files hold nothing but tensors. Files of `torch.save` are pickles, and unpickling runs whatever they say;
-they are read by torch's restricted reader (`weights_only=True`), which makes tensors and plain containers and refuses
-the rest.
+safetensors files hold nothing but tensors. Files of `torch.save` are pickles, and unpickling can run code; torch's
+restricted reader (`weights_only=True`) makes tensors and plain containers from them and refuses the rest.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _FETCH_AGAIN = "fetch it again with `arr-stream models fetch NAME --force`, or c
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `verify` found: `readable` is what cannot be compared with anything, but holds sound tensors.
+    """Result of `verify`; `readable` means sound tensors without a hash to compare with.
 
-    The detail says what it was compared with, or what is wrong.
+    The detail names the hash used, or the error.
     """
 
     name: str
@@ -42,20 +41,19 @@ class Verdict:
 
 
 def load_state_dict(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a weights file, by name, on the CPU.
+    """Load the tensors of a weights file, by name, on the CPU.
 
-    Reads safetensors and what `torch.save` wrote. A dict around the weights (`state_dict`, `model`) is taken off, and
-    so is the `module.` that data-parallel training puts before every name. Large files are mapped, not read at once,
-    where the format allows it.
+    It reads safetensors and files of `torch.save`. A dict around the weights (`state_dict`, `model`) is removed, and so
+    is the prefix `module.` from data-parallel training. Large files are memory-mapped if the format allows it.
 
     Raises:
         BackendUnavailable: There is no such file, or safetensors is not installed.
         WeightsInvalid: Empty, truncated, not a weights file, holding code or things other than tensors, a TorchScript
-            program, or weights that are NaN or infinite; names the tensor.
+            program, or weights that are NaN or infinite; the message names the tensor.
     """
     path = Path(path)
     head = _head(path)
-    # What a file is called proves nothing; safetensors alone begins with a length and an opening brace.
+    # A file name proves nothing; only safetensors begins with a length and an opening brace.
     is_safetensors = path.suffix == ".safetensors" or head[8:9] == b"{"
     state = _unwrapped(_read_safetensors(path) if is_safetensors else _read_torch(path, head), path)
     for name, tensor in state.items():
@@ -64,16 +62,16 @@ def load_state_dict(path: Path) -> dict[str, torch.Tensor]:
 
 
 def first_line(exc: BaseException) -> str:
-    """What an error of another library says, in one short line with its class."""
+    """Return the message of another library's error as one short line with its class."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     return f"{type(exc).__name__}: {' '.join(lines[:2])[:160]}" if lines else type(exc).__name__
 
 
 def is_finite(values: torch.Tensor) -> bool:
-    """Whether a tensor of floats holds neither NaN nor infinity."""
+    """Return whether a tensor of floats holds neither NaN nor infinity."""
     import torch
 
-    # Both survive a sum, which needs no second copy; only a sum that fails is looked at value by value.
+    # NaN and infinity survive a sum, which needs no second copy; only if the sum is not finite, check every value.
     total = values.detach().sum(dtype=torch.float32)
     return bool(torch.isfinite(total)) or bool(torch.isfinite(values).all())
 
@@ -81,14 +79,15 @@ def is_finite(values: torch.Tensor) -> bool:
 def pick_device(
     setting: str = "auto", *, name: str = "models.device", option: str = "--set models.device=cpu"
 ) -> torch.device:
-    """The device that a setting asks for; `auto` takes CUDA where torch can use it.
+    """Return the device that a setting asks for; `auto` takes CUDA if torch can use it.
 
     Args:
         setting: Its value.
-        name: Its name, and `option` what sets it to `cpu`: for errors.
+        name: Name of the setting, for errors.
+        option: Option that sets it to `cpu`, for errors.
 
     Raises:
-        BackendUnavailable: CUDA was asked for and there is none.
+        BackendUnavailable: CUDA was asked for and is not available.
         InvalidSetting: Neither `auto`, `cpu` nor `cuda`.
     """
     import torch
@@ -104,15 +103,15 @@ def pick_device(
 
 
 def verify(weights: KnownWeights, models_folder: Path) -> Verdict:
-    """Compare weights on disk with the catalogue's hash, else with the one noted when they were fetched.
+    """Compare weights on disk with the catalogue's hash, else with the one noted at their download.
 
-    Where there is neither, see whether they hold sound tensors.
+    Without either, check that they hold sound tensors.
     """
     path = on_disk(weights, models_folder)
     if path is None:
         return Verdict(weights.name, "missing", f"not in {models_folder}; fetch it, or put {weights.file_name} there")
     note = read_note(path)
-    # The catalogue speaks of one file only; another one in its place can still be sound.
+    # The catalogue's hash is for one file; another file in its place can still be sound.
     published = weights.sha256 if path.name == weights.file_name else None
     try:
         check_size(weights, path)
@@ -130,7 +129,7 @@ def verify(weights: KnownWeights, models_folder: Path) -> Verdict:
 
 
 def _head(path: Path) -> bytes:
-    """The first bytes of the file, once it is sure that it could be a weights file at all."""
+    """Return the first bytes of the file, after checks that it may be a weights file."""
     if path.is_dir():
         raise WeightsInvalid(f"{path}: a folder, not a weights file", remedy="name the file inside it")
     try:
@@ -149,7 +148,7 @@ def _head(path: Path) -> bytes:
 
 
 def refuse_pointer(path: Path, head: bytes) -> None:
-    """A repository's clone holds such a thing in place of each large file that was not fetched.
+    """Refuse a Git LFS pointer, which a clone has in place of each large file that was not pulled.
 
     Raises:
         WeightsInvalid: The first bytes of the file are a pointer's.
@@ -181,7 +180,7 @@ def _read_torch(path: Path, head: bytes) -> object:
         _check_archive(path)
     try:
         with warnings.catch_warnings():
-            # torch thinks aloud about odd pickles; what comes of them is said in one line below, or is nothing to say.
+            # torch warns about odd pickles; the errors below report them in one line.
             warnings.simplefilter("ignore", UserWarning)
             # Only the zip format can be mapped; the older one is read whole.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
@@ -193,12 +192,12 @@ def _read_torch(path: Path, head: bytes) -> object:
             f"{path}: a pickle that holds more than tensors ({wanted[1]}), which could run code",
             remedy="save its tensors as safetensors where it can be trusted",
         ) from exc
-    except Exception as exc:  # Damage shows in many ways: EOFError, KeyError, RuntimeError, UnicodeDecodeError.
+    except Exception as exc:  # Damage causes many errors: EOFError, KeyError, RuntimeError, UnicodeDecodeError.
         raise WeightsInvalid(f"{path}: damaged or truncated: {first_line(exc)}", remedy=_FETCH_AGAIN) from exc
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse zip archives that are programs, or that would unpack to more than they are."""
+    """Refuse zip archives that are programs, or that would unpack to more than their size."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -237,7 +236,7 @@ def _check_tensor(path: Path, name: object, tensor: object) -> None:
         )
     assert isinstance(tensor, torch.Tensor)
     plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
-    # A tensor can claim any shape over a few stored values; summing that would never end.
+    # A tensor can claim any shape over a few stored values; its sum would never end.
     if not plain or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise WeightsInvalid(f"{path}: {name} is not a plain dense tensor", remedy="save `model.state_dict()`")
     if tensor.is_floating_point() and tensor.numel() and not is_finite(tensor):

@@ -1,9 +1,9 @@
-"""Where weights lie on disk, and how they are known again.
+"""Locations of weights on disk, and the notes that identify them.
 
-    FOLDER/NAME/FILE          the weights, NAME with what file systems dislike replaced
-    FOLDER/NAME/NOTE          where they came from, their size and hash as the origin stated them
+    FOLDER/NAME/FILE          the weights, with characters in NAME replaced that file systems dislike FOLDER/NAME/NOTE
+    their origin, and the size and hash that it stated
 
-A file that someone put there by hand counts as much as one that was fetched; it merely has no note.
+A file that the user put there by hand counts as much as a downloaded one; it has no note.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ _WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is kept beside a fetched file.
+    """Note beside a downloaded file.
 
     Args:
         name: Name of the weights.
         file_name: The file.
-        origin: Where it was fetched from.
+        origin: URL of the download.
         size_bytes: Its size.
         sha256: Its hash, in hexadecimal.
-        hash_source: Who vouches for the hash: `catalogue`, `hub` (the origin stated it before the download), or
-            `download` (nobody stated one: it is the hash of what arrived, and shows later damage only).
-        date: When it was fetched, UTC, ISO 8601.
+        hash_source: Source of the hash: `catalogue`, `hub` (the origin stated it before the download), or `download`
+            (no
+            statement: the hash of the received file, which only shows later damage).
+        date: Time of the download, UTC, ISO 8601.
     """
 
     name: str
@@ -54,7 +55,7 @@ _NOTE = TypeAdapter(Note)
 
 
 def folder(setting: str = "auto") -> Path:
-    """The folder of all weights: `models.folder`, else ARR_STREAM_MODELS, else the user's cache; it need not exist."""
+    """Return the folder of all weights: `models.folder`, else ARR_STREAM_MODELS, else one in the user's cache."""
     chosen = setting if setting != "auto" else os.environ.get("ARR_STREAM_MODELS", "")
     if chosen:
         return expanded(chosen)
@@ -67,12 +68,12 @@ def _user_cache() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification has relative paths ignored.
+    # The XDG specification requires that relative paths be ignored.
     return Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"
 
 
 def place(weights: KnownWeights, models_folder: Path) -> Path:
-    """The folder of one model's weights; it need not exist yet."""
+    """Return the folder of one model's weights; it may not exist yet."""
     if isinstance(weights.origin, ShippedFile):
         return weights.origin.path.parent
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", weights.name.replace(":", "--"))
@@ -80,7 +81,7 @@ def place(weights: KnownWeights, models_folder: Path) -> Path:
 
 
 def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
-    """The weights' file, if it is there: under its own name, or else the one weights file in its place."""
+    """Return the weights' file if it exists: under its own name, or else the only weights file in the folder."""
     here = place(weights, models_folder)
     expected = here / weights.file_name
     if expected.is_file():
@@ -93,7 +94,7 @@ def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
 
 
 def check_size(weights: KnownWeights, path: Path) -> None:
-    """Cheap check for files cut short; the hash is for `verify`.
+    """Check the size, a cheap test for truncated files; `verify` checks the hash.
 
     Raises:
         WeightsInvalid: The size differs from the catalogue's or the note's.
@@ -109,7 +110,7 @@ def check_size(weights: KnownWeights, path: Path) -> None:
 
 
 def noted(models_folder: Path) -> list[KnownWeights]:
-    """Weights outside the catalogue that were fetched into the folder, as their notes tell of them."""
+    """Return the weights outside the catalogue that were downloaded into the folder, according to their notes."""
     notes = [_parse(note_file) for note_file in sorted(models_folder.glob(f"*/{NOTE_FILE}"))]
     return [
         KnownWeights(note.name, "clip", _origin(note), "unknown")
@@ -125,7 +126,7 @@ def _origin(note: Note) -> HubFile | WebFile:
 
 
 def read_note(path: Path) -> Note | None:
-    """What was noted when this file was fetched; None for files that came another way."""
+    """Return the note of a file; None without one."""
     note = _parse(path.parent / NOTE_FILE)
     return note if note is not None and note.file_name == path.name else None
 
@@ -138,12 +139,12 @@ def _parse(note_file: Path) -> Note | None:
 
 
 def write_note(path: Path, note: Note) -> None:
-    """Keep the note beside the file."""
+    """Write the note beside the file."""
     (path.parent / NOTE_FILE).write_text(json.dumps(asdict(note), indent=1) + "\n", encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
-    """Hash of a file in hexadecimal."""
+    """Return the hash of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

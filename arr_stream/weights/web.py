@@ -1,7 +1,7 @@
-"""One file from an https address: resumable, bounded, checked before it takes its name.
+"""Download of one file over https: resumable, bounded, and checked before the file gets its name.
 
-Own code over the standard library: the download libraries of the field follow redirects to any scheme, or begin anew
-after a cut, or join the halves of two files, or know no limit.
+It uses only the standard library: the known download libraries follow redirects to any scheme, restart after an
+interruption, join halves of two files, or have no size limit.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from arr_stream.errors import FetchFailed
 from arr_stream.weights.places import sha256_of
 
 TIMEOUT_SECONDS = 30.0
-"""Longest silence."""
+"""Longest wait for data."""
 _BLOCK_BYTES = 1 << 18
 _SPARE_BYTES = 64 * 2**20
-"""Room that must be left on the disk besides the file."""
+"""Disk space that must remain free besides the file."""
 _RUN_AGAIN = "run it again, which goes on where it stopped"
 _OTHER_MEANS = "if that is the right file, fetch it by other means and put it in its place"
 
 
 Progress = Callable[[int, int | None], object]
-"""Hears how far a fetch is: so many bytes are there, of so many in all (None where nobody said)."""
+"""Callback with the bytes so far and the bytes in all (None if unknown)."""
 
 
 def fetch_url(
@@ -44,22 +44,22 @@ def fetch_url(
     max_bytes: int,
     progress: Progress | None = None,
 ) -> str:
-    """Fetch a file; until it is whole and right it is called TARGET.part, and a later call goes on with that.
+    """Download a file; it is called TARGET.part until it is complete and right, and a later call resumes from that.
 
     Args:
         url: https address.
-        target: File to make; its folder exists.
-        sha256: Hash that it must have, in hexadecimal.
-        size_bytes: Size that it must have.
+        target: File to create; its folder exists.
+        sha256: Expected hash, in hexadecimal.
+        size_bytes: Expected size.
         max_bytes: Larger files are refused.
-        progress: Hears how far it is.
+        progress: Called with the progress.
 
     Returns:
         The file's SHA-256.
 
     Raises:
-        FetchFailed: The address or a redirect is not https, no connection, the server refuses, too large, no room, cut
-            off, or another hash or size than stated.
+        FetchFailed: The address or a redirect is not https, no connection, the server refuses, too large, no disk
+            space, cut off, or a wrong hash or size.
     """
     _check_scheme(url)
     partial = _Partial(target.with_name(target.name + ".part"), _without_secrets(url), size_bytes, max_bytes, progress)
@@ -78,7 +78,7 @@ def fetch_url(
 
 
 def check_room(folder: Path, name: str, size_bytes: int | None, max_bytes: int, there_bytes: int = 0) -> None:
-    """Refuse what is too large, or larger than the room on the disk.
+    """Refuse a file that is too large, or larger than the free disk space.
 
     Raises:
         FetchFailed: It is.
@@ -97,9 +97,9 @@ def check_room(folder: Path, name: str, size_bytes: int | None, max_bytes: int, 
 
 @dataclass(frozen=True, slots=True)
 class _Partial:
-    """A file that is not whole yet, and beside it the ETag of the file that it is the beginning of.
+    """Incomplete file, and beside it the ETag of the file that it belongs to.
 
-    Its source is its address, for people; the rest is as in `fetch_url`.
+    Its source is its address for display; the rest is as in `fetch_url`.
     """
 
     path: Path
@@ -118,7 +118,7 @@ class _Partial:
 
     @property
     def etag(self) -> str:
-        """Empty where there is none to go on with."""
+        """ETag of the file, empty if the download cannot resume."""
         try:
             return self.etag_path.read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError):
@@ -129,7 +129,7 @@ class _Partial:
         self.etag_path.unlink(missing_ok=True)
 
     def receive(self, response: HTTPResponse, there: int) -> None:
-        """Take what a server sends, after the `there` bytes that are here already if it agrees to go on."""
+        """Write a server's response, after the first `there` bytes if the server agrees to resume."""
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise FetchFailed(f"{self.source}: comes compressed, though that was refused", remedy="use another mirror")
         resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {there}-")
@@ -144,7 +144,7 @@ class _Partial:
             )
         check_room(self.path.parent, self.source, total, self.max_bytes, done)
         with self.path.open("ab" if resumed else "wb") as file:
-            # Only now, when nothing of another file is left in it, may it carry this file's mark.
+            # Write the ETag only now, when the file no longer holds bytes of another version.
             self._mark(response.headers.get("ETag", ""))
             while done <= self.max_bytes and (block := response.read(_BLOCK_BYTES)):
                 file.write(block)
@@ -163,7 +163,7 @@ class _Partial:
             raise FetchFailed(f"{self.source}: cut off after {done} of {total or expected} bytes", remedy=_RUN_AGAIN)
 
     def _mark(self, etag: str) -> None:
-        """Keep a strong ETag; with a weak one or none, half a file cannot be trusted to be half of the same file."""
+        """Keep a strong ETag; without one, the partial file may belong to another version."""
         if etag.startswith('"'):
             self.etag_path.write_text(etag, encoding="ascii", errors="ignore")
         else:
@@ -174,7 +174,7 @@ def _download(url: str, partial: _Partial) -> None:
     there, source = partial.size_bytes, partial.source
     request = urllib.request.Request(url, headers={"User-Agent": "arr-stream", "Accept-Encoding": "identity"})
     if there and partial.etag:
-        # If-Range has the server send the whole file where it is no longer the one that was begun.
+        # With If-Range, the server sends the whole file if its version has changed.
         request.add_header("Range", f"bytes={there}-")
         request.add_header("If-Range", partial.etag)
     try:
@@ -193,7 +193,7 @@ def _download(url: str, partial: _Partial) -> None:
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to https only."""
+    """Redirect handler that follows redirects to https only."""
 
     def http_error_302(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message
@@ -205,7 +205,7 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """An opener that knows no scheme but https: files and ftp are out of reach, wherever a redirect points."""
+    """Return an opener for https only: a redirect cannot reach files or ftp."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -226,6 +226,6 @@ def _check_scheme(url: str) -> None:
 
 
 def _without_secrets(url: str) -> str:
-    """The address without user, password and query."""
+    """Return the address without user, password and query."""
     parts = urllib.parse.urlsplit(url)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", ""))
