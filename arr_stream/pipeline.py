@@ -310,7 +310,7 @@ class Pipeline:
         if settings.grid != self._settings.grid:
             self._state = None
         if self._state is not None:
-            self._state.tokens = budget_tokens(settings.selection.budget, self._state.grid.cells)
+            self._state.tokens = self._tokens(settings, self._state.grid)
         if settings.motion != self._settings.motion:
             self._estimator = self._device.make_flow(settings.motion)
         if not settings.selection.per_second:
@@ -512,15 +512,12 @@ class Pipeline:
         if state is not None:
             self._queries = resized_queries(self._queries, state.grid.size_wh, frame.size_wh)
         grid = Grid.for_size(frame.size_wh, max_pixels=self._settings.grid.max_pixels)
-        budget = self._settings.selection.budget
-        if notice := budget_notice(budget, grid.cells):
-            self._notices = (*self._notices, notice)
         self._device.forget()
         self._spending.restart()
         cache = TemporalCache(grid, self._device.put)
         self._state = _State(
             grid=grid,
-            tokens=budget_tokens(budget, grid.cells),
+            tokens=self._tokens(self._settings, grid),
             cache=cache,
             refresher=Refresher(self._provider, cache),
             seen=SeenCells(grid, self._device.put),
@@ -529,6 +526,11 @@ class Pipeline:
             last_pts_seconds=-math.inf if state is None else state.last_pts_seconds,
         )
         return self._state, state is not None
+
+    def _tokens(self, settings: Settings, grid: Grid) -> int:
+        if notice := budget_notice(settings.selection.budget, grid.cells):
+            self._notices = (*self._notices, notice)
+        return budget_tokens(settings.selection.budget, grid.cells)
 
     def _follow(self, state: _State, look: FrameLook, frame: Frame) -> tuple[Flow | None, bool]:
         """Flow to the frame before, and whether the scene was cut between the two (then there is no flow)."""

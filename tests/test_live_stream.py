@@ -77,8 +77,11 @@ def test_settings_change_with_the_next_frame(fed: Fed) -> None:
     fed.stream.configure(LIGHT.with_values({"selection.budget": "5"}))
     assert len(fed.next()) == 5
     with pytest.raises(BudgetError):
-        fed.stream.configure(LIGHT.with_values({"selection.budget": "5000"}))
+        fed.stream.configure(LIGHT.with_values({"selection.budget": "0"}))
     assert len(fed.next()) == 5
+    fed.stream.configure(LIGHT.with_values({"selection.budget": "5000"}))
+    patches = fed.next()
+    assert len(patches) == patches.grid.cells and "all of them are chosen" in patches.notices[0]
 
 
 def test_other_keyframe_models_are_loaded_beside_the_stream(fed: Fed) -> None:
