@@ -1,4 +1,4 @@
-"""A batch from beginning to end: lock, journal, engine, summary."""
+"""A complete batch run: lock, journal, engine, summary."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from arr_stream.errors import OutputError
 _POLL_SECONDS = 0.2
 
 MakeEngine = Callable[[JobOptions, int, Sequence[int]], WorkerEngine]
-"""Makes an engine for options, the number of files to do, and open files that its workers are to inherit."""
+"""Factory of an engine from options, the number of files to do, and open files that its workers inherit."""
 
 
 @contextlib.contextmanager
 def opened(
     sources: Sequence[str], options: JobOptions, *, resume: bool | None = None, force: bool = False
 ) -> Iterator[tuple[Plan, FolderLock]]:
-    """The output folder, locked, with what is to be done there; see `plan.make_plan`.
+    """Lock the output folder and plan the work there; see `plan.make_plan`.
 
     Raises:
         BatchBusy: Another batch works there.
         BatchDiffers: See `plan.make_plan`.
-        OutputError: It cannot be written to.
+        OutputError: The folder cannot be written to.
     """
     layout = Layout(Path(options.folder))
-    # Before a lock or anything else is left in a folder that is none of ours.
+    # Check first, so that no lock is left in a foreign folder.
     find_past(layout, public_options(options), resume=resume, force=force)
     with FolderLock(layout.lock) as lock:
-        # What attempts left that were cut off.
+        # Remove the files of interrupted attempts.
         shutil.rmtree(layout.work, ignore_errors=True)
         plan = make_plan(sources, options, resume=resume, force=force)
         try:
@@ -57,17 +57,17 @@ def run_batch(
     stop: threading.Event,
     watch: Watch,
 ) -> BatchResult:
-    """Do what is to be done, and write down what it came to; the engine is closed in any case.
+    """Run the plan and write the journal and the summary; the engine is closed in any case.
 
     Args:
-        plan, lock: As `opened` gives them.
-        make_engine: Makes who works.
-        engine_name: What it is called in the journal.
+        plan, lock: From `opened`.
+        make_engine: Creates the engine.
+        engine_name: Its name in the journal.
         retries, fail_fast, watch: As for `Coordinator`.
-        stop: Begin nothing more once set.
+        stop: Once set, no further file begins.
 
     Raises:
-        ArrStreamError: No engine can be had, or no worker can begin to do what is to be done afresh.
+        ArrStreamError: The engine cannot start, or no worker can begin a fresh batch.
     """
     result, engine = BatchResult(plan), None
     with contextlib.ExitStack() as stack:
@@ -97,7 +97,7 @@ def run_batch(
 
 @contextlib.contextmanager
 def _journal(plan: Plan) -> Iterator[Journal]:
-    """The journal, which knows what is asked, of which files, and what it missed of earlier runs."""
+    """Open the journal and add the options, the new files, and finished files that earlier runs did not record."""
     if plan.past.broken:
         leave_out_broken(plan.layout.manifest)
     with contextlib.closing(Journal(plan.layout.manifest)) as journal:
@@ -109,13 +109,13 @@ def _journal(plan: Plan) -> Iterator[Journal]:
         for done in plan.kept:
             if (done.name, done.digest, str(done.attempt)) not in told:
                 journal.add_done(done, found=True)
-            # Left where whoever runs the batch ended between a worker's last step and its own.
+            # The process that ran the batch may have been killed between a worker's last step and its own.
             plan.layout.error(done.name).unlink(missing_ok=True)
         yield journal
 
 
 def _told(journal: Journal) -> set[tuple[str, ...]]:
-    """Name, digest and attempt of every file that was finished since the options were last written down."""
+    """Return name, digest and attempt of every file finished since the options were last recorded."""
     told: set[tuple[str, ...]] = set()
     for line in read_journal(journal.path):
         if line.get("type") == "batch":

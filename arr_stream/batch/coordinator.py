@@ -1,4 +1,4 @@
-"""Hands out the files of a batch, tries again what may go better, and writes down what happened."""
+"""The coordinator of a batch: it hands out files, retries, and records the results."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _POLL_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _HOPELESS = {error.__name__: error for error in (DiskFull, OutputUnwritable)}
-"""What would befall every other file as well."""
+"""Errors that every other file would hit as well."""
 
 Watch = Callable[[Event], None]
-"""Hears how a batch goes."""
+"""Callback for the events of a batch."""
 
 
 @dataclass(slots=True)
 class BatchResult:
-    """How a run of a batch ended.
+    """Result of a run of a batch.
 
     Args:
-        plan: What was to be done.
-        finished: Files that were done in this run, in that order.
+        plan: The plan.
+        finished: Files finished in this run, in order.
         failed: Files that were given up.
         reason: `finished` (every file was done or given up), `interrupted` (Ctrl-C), `stopped` (by `--fail-fast`) or
-            `failed` (nothing can be done any more).
-        error: What no file can be done for; None otherwise.
-        seconds: How long it took.
+            `failed` (no further file can be done).
+        error: The error that prevents every further file; None otherwise.
+        seconds: Duration of the run.
     """
 
     plan: Plan
@@ -53,28 +53,28 @@ class BatchResult:
 
     @property
     def left(self) -> list[Job]:
-        """Files that were not done, nor given up."""
+        """Files neither done nor given up."""
         events: list[JobFinished | JobFailed] = [*self.finished, *self.failed]
         settled = {event.attempt.job.index for event in events}
         return [job for job in self.plan.to_do if job.index not in settled]
 
     @property
     def all_done(self) -> list[Done]:
-        """What there is of every file that is done, those that earlier runs did among them."""
+        """All finished files, including those of earlier runs."""
         return [*self.plan.kept, *(event.done for event in self.finished)]
 
     @property
     def damaged(self) -> dict[str, str]:
-        """What is wrong with damaged sources, by name; all of them are done."""
+        """Damage of sources that broke off, by name; all of them are done."""
         return {done.name: done.damaged for done in self.all_done if done.damaged}
 
     @property
     def frames(self) -> int:
-        """Of all files that are done."""
+        """Frames of all finished files."""
         return sum(done.frames for done in self.all_done)
 
     def summary(self, *, engine: str, jobs: int) -> dict[str, Any]:
-        """What stands in `summary.json`."""
+        """Return the content of `summary.json`."""
         return {
             "version": 1,
             "files": len(self.plan.files),
@@ -92,14 +92,14 @@ class BatchResult:
 
 
 class Coordinator:
-    """Hands files to an engine until all are done, given up, or the run is stopped.
+    """Dispatcher of files to an engine until all are done or given up, or the run is stopped.
 
     Args:
-        result: What comes of it; its plan says what there is to do.
-        journal: Told of everything before it matters.
-        retries: Further attempts at a file, where one may go better.
-        fail_fast: Give up everything with the first file that is given up.
-        watch: Hears how it goes.
+        result: The result to fill; its plan lists the files.
+        journal: Records every event before it takes effect.
+        retries: Further attempts at a file after a retryable error.
+        fail_fast: Stop the run at the first file that is given up.
+        watch: Called with each event.
     """
 
     def __init__(self, result: BatchResult, journal: Journal, *, retries: int, fail_fast: bool, watch: Watch) -> None:
@@ -114,7 +114,7 @@ class Coordinator:
         self._failures: dict[int, list[JobFailed]] = {}
 
     def run(self, engine: WorkerEngine, stop: threading.Event) -> None:
-        """Do the files; begin nothing more, and leave what is under way undone, once `stop` is set."""
+        """Process the files; once `stop` is set, begin none and abandon the running ones."""
         began = time.monotonic()
         result = self._result
         try:
@@ -140,7 +140,7 @@ class Coordinator:
             engine.submit(attempt)
 
     def _hear(self, event: Event) -> None:
-        # What comes of an attempt that was given up for lost is of no account.
+        # Ignore late messages of an attempt that counts as lost.
         if self._under_way.get(event.attempt.job.index) != event.attempt:
             return
         if isinstance(event, JobFinished | JobFailed):
@@ -163,7 +163,7 @@ class Coordinator:
             error.unlink(missing_ok=True)
 
     def _done_by_the_lost(self, event: JobFailed) -> Done | None:
-        """What a worker brought to its place before it died without a word of it."""
+        """Return the committed result of a worker that died before it reported."""
         plan, job = self._result.plan, event.attempt.job
         done = Done.read(plan.layout.done(job.name)) if event.kind == WorkerLost.__name__ else None
         if done is None or not done.attempt <= event.attempt.number:
@@ -174,7 +174,7 @@ class Coordinator:
         return None
 
     def _judged(self, event: JobFailed) -> JobFailed:
-        """The same, saying whether another attempt will be made."""
+        """Set whether another attempt follows."""
         again = event.retryable and event.attempt.number <= self._retries and event.kind not in _HOPELESS
         return replaced(event, again=again)
 
@@ -184,7 +184,7 @@ class Coordinator:
         if (hopeless := _HOPELESS.get(event.kind)) is not None:
             result.reason = "failed"
             result.error = hopeless(event.message, remedy=f"{event.remedy}, then run the same command again")
-            # The journal may not be able to take another line either.
+            # The journal may fail to take another line as well.
             with contextlib.suppress(DiskFull, OutputUnwritable):
                 self._journal.append("failed", name=attempt.job.name, **line)
             return
@@ -202,7 +202,7 @@ class Coordinator:
 
 
 def _error_report(failures: Sequence[JobFailed]) -> dict[str, Any]:
-    """What stands in `errors/NAME.json`: the last error, and every attempt before it."""
+    """Return the content of `errors/NAME.json`: the last error and every attempt."""
     last = failures[-1]
     attempts = [
         {"number": one.attempt.number, "kind": one.kind, "message": one.message, "frames": one.frames}
@@ -212,7 +212,7 @@ def _error_report(failures: Sequence[JobFailed]) -> dict[str, Any]:
 
 
 def _told(event: JobFailed) -> dict[str, Any]:
-    """What every file that tells of an error says of it."""
+    """Return the fields that every report of an error has."""
     job = event.attempt.job
     about = {"kind": event.kind, "message": event.message, "exit_code": event.exit_code}
     return {"name": job.name, "source": redact_url(job.source), **about}

@@ -1,6 +1,6 @@
-"""Hands files to workers, tells what becomes of them, and replaces workers that are lost; the same for every engine.
+"""The worker engine: it hands files to workers, reports events, and replaces lost workers.
 
-An engine is this with a `Crew`: processes of this machine (`local`) or actors of a Ray cluster (`ray_engine`).
+Every engine is this class with a `Crew`: processes of this machine (`local`) or actors of a Ray cluster (`ray_engine`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEDY = "try it alone with `arr-stream process`; it may need more memory than 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A worker's models are loaded; `host` is the name of its machine, "" for this one."""
+    """Message that a worker's models are loaded; `host` is the name of its machine, "" for this one."""
 
     process_id: int
     host: str = ""
@@ -36,7 +36,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker is no more; `how` in one line: `was ended by SIGKILL`."""
+    """Message that a worker ended; `how` in one line: `was ended by SIGKILL`."""
 
     how: str
 
@@ -44,32 +44,32 @@ class Lost:
 Answer = JobFinished | JobFailed
 Message = Loaded | Refused | JobProgress | JobFinished | JobFailed | Lost
 Handle = Any
-"""What a crew calls one of its workers."""
+"""A crew's reference to one of its workers."""
 
 
 class Crew(Protocol):
-    """Starts workers, hears them and ends them."""
+    """Backend that starts workers, receives their messages and ends them."""
 
     def spawn(self) -> Handle:
-        """Start a worker; it loads its models, and says `Loaded` or `Refused`."""
+        """Start a worker; it loads its models, then sends `Loaded` or `Refused`."""
 
     def give(self, worker: Handle, attempt: Attempt) -> None:
-        """Let it do a file; it says `JobFinished` or `JobFailed`, and before that how far it is."""
+        """Assign a file; the worker sends its progress, then `JobFinished` or `JobFailed`."""
 
     def wait(self, timeout_seconds: float) -> Iterable[tuple[Handle, Message]]:
-        """What was said since, waiting up to so long for the first word.
+        """Return new messages; wait up to `timeout_seconds` for the first.
 
-        Of a worker that has ended, `Lost` comes last, once nothing of it can reach the output folder any more.
+        `Lost` is the last message of an ended worker; after it, the worker can no longer touch the output folder.
 
         Raises:
-            ArrStreamError: Nothing more can be done with these workers.
+            ArrStreamError: These workers can do no further file.
         """
 
     def kill(self, worker: Handle) -> None:
-        """End a worker, whatever it does, without waiting until it has: `Lost` tells of that.
+        """Kill a worker without waiting for its end; `Lost` reports that.
 
         Raises:
-            OutputError: What keeps it from the output folder cannot be written.
+            OutputError: The mark that keeps it from the output folder cannot be written.
         """
 
     def close(self) -> None:
@@ -78,15 +78,15 @@ class Crew(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """What is known of a worker; times are those of `time.monotonic`.
+    """State of a worker; times are those of `time.monotonic`.
 
     Args:
-        handle: What the crew calls it.
-        loaded: Who it is, once its models are loaded.
-        attempt: What it is doing.
-        frames: How far it is with that.
-        moved_seconds: When it was last seen to be further.
-        killed_seconds: When it was killed; None while it may go on.
+        handle: The crew's reference.
+        loaded: Its identity, once its models are loaded.
+        attempt: Its current file.
+        frames: Its progress with that.
+        moved_seconds: Time of its last progress.
+        killed_seconds: Time at which it was killed; None while it may continue.
     """
 
     handle: Handle
@@ -98,16 +98,16 @@ class _Worker:
 
 
 class WorkerEngine:
-    """Workers that do files; each loads its models once.
+    """Engine whose workers process files; each worker loads its models once.
 
     Args:
-        crew: Starts, hears and ends them; closed with the engine.
-        slots: How many there are, started at once.
-        stall_seconds: A worker that makes no frame for so long is ended, and its file counts as lost; 0: never.
-        start_seconds: Give up where no worker has begun for so long; 0: never.
-        most_lost: Give up when so many workers end in a row, none of them having done a file; 0: never.
-        remedy: What to do when workers end again and again.
-        room: What each worker takes, in words.
+        crew: Starts the workers, receives their messages and ends them; closed with the engine.
+        slots: Number of workers, started at once.
+        stall_seconds: A worker without a new frame for so long is killed, and its file counts as lost; 0: never.
+        start_seconds: Give up if no worker has loaded its models after so long; 0: never.
+        most_lost: Give up after so many lost workers in a row without a finished file; 0: never.
+        remedy: Advice for the user when workers keep ending.
+        room: Resources of each worker, in words.
 
     Raises:
         ArrStreamError: They cannot be started.
@@ -143,32 +143,32 @@ class WorkerEngine:
 
     @property
     def begun(self) -> bool:
-        """A worker has loaded its models."""
+        """True once a worker has loaded its models."""
         return any(worker.loaded is not None for worker in self._workers)
 
     def submit(self, attempt: Attempt) -> None:
-        """Give a file to the next free worker; at most `slots` are under way at a time."""
+        """Queue a file for the next free worker; at most `slots` run at a time."""
         self._waiting.append(attempt)
 
     def poll(self, timeout_seconds: float) -> list[Event]:
-        """What happened since, waiting up to so long for the first event.
+        """Return new events; wait up to `timeout_seconds` for the first.
 
-        A worker that died is replaced, and its file is told as `JobFailed` with kind `WorkerLost`.
+        A lost worker is replaced, and its file is reported as `JobFailed` with kind `WorkerLost`.
 
         Raises:
-            ArrStreamError: Workers refuse to begin, end again and again, find no room, or cannot be ended.
+            ArrStreamError: Workers refuse to begin, keep ending, get no resources, or cannot be ended.
         """
         events: list[Event] = []
         if self._error is None:
             with self._keeping():
                 self._look(timeout_seconds, events)
-        # An error waits for the next call, so that what happened before it is heard.
+        # Raise an error only in the next call, so that the events before it are returned.
         if self._error is not None and not events:
             raise self._error
         return events
 
     def close(self) -> None:
-        """End every worker within seconds, whatever it does; safe to call again."""
+        """End every worker within seconds; safe to call again."""
         self._workers.clear()
         if not self._closed:
             self._closed = True
@@ -217,12 +217,12 @@ class WorkerEngine:
                 stopped = f"made no frame for {self._stall_seconds:g} s and was stopped"
                 self._replace(worker, message.how if worker.killed_seconds is None else stopped, events)
             case JobProgress():
-                # It may be about the file before.
+                # It may belong to the previous file.
                 if message.attempt == worker.attempt and message.frames > worker.frames:
                     worker.frames, worker.moved_seconds = message.frames, time.monotonic()
                     events.append(message)
             case JobFailed() if worker.killed_seconds is not None:
-                # It may come of its being killed; what was done just before that is believed.
+                # The kill may have caused it; a success just before the kill counts.
                 pass
             case JobFinished() | JobFailed() if message.attempt == worker.attempt:
                 self._lost = 0
@@ -234,7 +234,7 @@ class WorkerEngine:
         for worker in self._workers if self._stall_seconds else ():
             if worker.killed_seconds is not None:
                 if now - worker.killed_seconds > _LONGEST_DYING_SECONDS:
-                    # It may yet bring its file to its place, and another attempt must not meet it there.
+                    # It may still commit its file, and must not meet another attempt there.
                     raise WorkerLost(
                         f"{worker.loaded} cannot be ended",
                         remedy="see what it waits for; the same command goes on then",
@@ -244,7 +244,7 @@ class WorkerEngine:
                 self._crew.kill(worker.handle)
 
     def _replace(self, worker: _Worker, how: str, events: list[Event]) -> None:
-        """Tell what the end of a worker cost, and start another."""
+        """Report the lost worker's file and start another worker."""
         self._workers.remove(worker)
         self._lost += 1
         self._lost_starts += worker.loaded is None

@@ -1,4 +1,4 @@
-"""From what a person gave `arr-stream batch` to the sources that are meant, and what the outputs of each are called."""
+"""Inputs of `arr-stream batch`: expansion into sources, and the names of their outputs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _VIDEO_ENDINGS = (
 )
 
 VIDEO_SUFFIXES = frozenset(f".{ending}" for ending in _VIDEO_ENDINGS.split())
-"""Endings of files that a folder is searched for; a file that is named itself may bear any."""
+"""File name suffixes that count as video in a folder; a file that the user names may have any."""
 
 _MOST_BYTES = 80
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
-"""Devices of Windows, whatever ending they bear."""
+"""Device names of Windows, reserved with any suffix."""
 _LEVELS = 5
 
 
@@ -38,21 +38,21 @@ def expand(
     storage: Mapping[str, Any] | None = None,
     leave_out: Path | None = None,
 ) -> list[str]:
-    """Every source that is meant, once, in the order in which it was named.
+    """Expand inputs into sources, each once, in the order given.
 
     Args:
         inputs: Files, folders, globs, `@FILE` for a list, and addresses that fsspec opens.
-        lists: Files with one input a line; `-` is standard input. Of these a line that means nothing is no error here,
-            so that it is told with the others that fail.
-        recursive: Search folders within folders too.
+        lists: Files with one input a line; `-` is standard input. An invalid line is no error here; it fails later like
+            any other source.
+        recursive: Search nested folders too.
         storage: Options for fsspec.
-        leave_out: Nothing in this folder is meant, by whatever path, such as the outputs of an earlier run.
+        leave_out: Folder whose files are excluded, by whatever path, such as the outputs of an earlier run.
 
     Returns:
         Absolute paths and addresses.
 
     Raises:
-        SourceNotFound: A file, folder or list that is not there, or a folder or glob that holds no video.
+        SourceNotFound: A missing file, folder or list, or a folder or glob without video.
         NotAMediaFile: A device or pipe.
     """
     found: list[str] = []
@@ -73,7 +73,7 @@ def expand(
 def _listed(name: str, recursive: bool, storage: Mapping[str, Any] | None) -> Iterator[str]:
     for line in _lines(name):
         if _is_address(line) and Path(line).suffix.lower() in VIDEO_SUFFIXES and not glob.has_magic(line):
-            # Thousands of addresses need not be asked for one by one; each is when its turn comes.
+            # Do not query thousands of addresses one by one now; each is checked at its turn.
             yield line
             continue
         try:
@@ -83,7 +83,7 @@ def _listed(name: str, recursive: bool, storage: Mapping[str, Any] | None) -> It
 
 
 def _as_it_stands(line: str) -> str:
-    """A line that means nothing, as the source whose worker says so."""
+    """Return an invalid line as a source, so that its worker reports the error."""
     if _is_address(line):
         return line
     try:
@@ -93,7 +93,7 @@ def _as_it_stands(line: str) -> str:
 
 
 def _lines(name: str) -> list[str]:
-    """Lines that are not empty; odd bytes in names survive."""
+    """Return the lines that are not empty; undecodable bytes in names survive."""
     try:
         raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as exc:
@@ -133,7 +133,7 @@ def _matching(pattern: str, recursive: bool) -> list[str]:
 
 
 def _in_folder(folder: Path, recursive: bool) -> list[str]:
-    """Videos of a folder; a folder that holds pictures instead is one source, as for `process`."""
+    """Return the videos of a folder; a folder of pictures is one source, as for `process`."""
     paths = sorted(_files(folder, recursive), key=natural_key)
     videos = [path for path in paths if path.suffix.lower() in VIDEO_SUFFIXES]
     if videos:
@@ -147,7 +147,7 @@ def _in_folder(folder: Path, recursive: bool) -> list[str]:
 
 
 def _files(folder: Path, recursive: bool) -> Iterator[Path]:
-    """Files that are not hidden, nor in a hidden folder."""
+    """Yield the files that are neither hidden nor in a hidden folder."""
     try:
         if not recursive:
             yield from (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
@@ -164,12 +164,12 @@ def _is_video(path: Path) -> bool:
 
 
 def _absolute(path: Path) -> str:
-    # Without following links: what a link is called is what its owner calls it.
+    # Do not resolve links: the user knows a link by its own name.
     return os.path.abspath(path)  # noqa: PTH100
 
 
 def _within(source: str, folder: Path) -> bool:
-    """Whether a source, or what it is a link to, lies in a folder, whose path is without links."""
+    """Return whether a source, or the target of its link, is in a folder, whose path has no links."""
     if "://" in source or "\0" in source:
         return False
     parent, name = os.path.split(source)
@@ -178,18 +178,17 @@ def _within(source: str, folder: Path) -> bool:
 
 
 def assign_names(sources: Sequence[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A name for every source.
+    """Assign a unique name to every source.
 
-    A source alone with its stem is called by it. Those that share one are told apart by their endings, then by the
-    folders that they lie in, then by a hash of the whole path: whatever comes first is enough, for each by itself, so
-    that no name depends on the order.
+    The name is the stem if no other source has it. Otherwise it adds the suffix, then the parent folder, then a hash of
+    the whole path: each source gets the first that is unique, so that no name depends on the order.
 
     Args:
         sources: Absolute paths or addresses, each once.
-        known: Names that were given before; their sources keep them.
+        known: Names of earlier runs; their sources keep them.
 
     Returns:
-        By source. No two names are equal, also where case and ways to write an accent do not count.
+        The name of each source. All names differ, even if case and accent encoding are ignored.
     """
     known = known or {}
     names = {source: known[source] for source in sources if source in known}
@@ -200,7 +199,7 @@ def assign_names(sources: Sequence[str], known: Mapping[str, str] | None = None)
         counts = Counter(_key(name) for name in wished.values())
         settled = [source for source in left if counts[_key(wished[source])] == 1 and _key(wished[source]) not in taken]
         names.update((source, wished[source]) for source in settled)
-        # What two wanted is nobody's: a later run may bring a third.
+        # A name that two sources wanted stays unused: a later run may bring a third.
         taken.update(_key(name) for name in wished.values())
         left = [source for source in left if source not in names]
     for source in left:
@@ -209,8 +208,8 @@ def assign_names(sources: Sequence[str], known: Mapping[str, str] | None = None)
 
 
 def _candidate(source: str, level: int) -> str:
-    """A name that tells more of the source with every level."""
-    # Of an address without what is asked of its server.
+    """Return a name with more of the source's path at every level."""
+    # drop the query of an address
     path = PurePosixPath(urlsplit(source).path if "://" in source else source)
     parent, stem, ending = path.parent.name, path.stem, path.suffix.lstrip(".")
     parts = ((stem,), (stem, ending), (parent, stem), (parent, stem, ending), (stem,))[level]
@@ -226,11 +225,11 @@ def _numbered(name: str, taken: set[str]) -> str:
 
 
 def safe_name(text: str, *, mark: str = "") -> str:
-    """The text as the name of a folder: letters, digits, `.`, `_` and `-`, in any script; at most 80 bytes of UTF-8.
+    """Turn text into a folder name: letters, digits, `.`, `_` and `-`, in any script; at most 80 bytes of UTF-8.
 
     Args:
-        text: Anything.
-        mark: Stands at the end, whatever has to be cut off before it.
+        text: Any text.
+        mark: Suffix that is kept when the rest is shortened.
     """
     text = unicodedata.normalize("NFC", text.encode("utf-8", "replace").decode("utf-8"))
     kept = "".join(letter if _harmless(letter) else "_" for letter in text).lstrip(".-").rstrip(".")
@@ -251,7 +250,7 @@ def _harmless(letter: str) -> bool:
 
 
 def _key(name: str) -> str:
-    """Equal for names that some file system would take for the same."""
+    """Return a key that is equal for names that some file system treats as the same."""
     return unicodedata.normalize("NFC", name.casefold())
 
 

@@ -1,4 +1,4 @@
-"""What a batch hands to its workers and what it hears back; what was asked, in a form that can be compared later."""
+"""Messages between a batch and its workers, and the options in a form that can be compared later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arr_stream.config import Settings, public_settings, setting_keys
 from arr_stream.plain_text import redact_url
 
 _ELSEWHERE = {"folder", "storage"}
-"""Where things are read from and written to changes nothing about what is written."""
+"""Options about locations, which do not affect the output."""
 _PLACES = {("models", "folder"), ("models", "download")}
 
 
@@ -24,7 +24,7 @@ class Job:
     Args:
         index: Its place in the order of the inputs.
         source: A local path, or an address that fsspec opens, such as `s3://bucket/clip.mp4`.
-        name: What its outputs are called: unique in the batch, and safe as the name of a folder.
+        name: Name of its outputs: unique in the batch, and safe as a folder name.
     """
 
     index: int
@@ -34,19 +34,19 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What is done with every file.
+    """Options for every file.
 
     Args:
         folder: The output folder, absolute.
         settings: All settings, as `Settings.model_dump(mode="json")`.
-        queries: Texts to look for.
-        region: `x,y,w,h` in pixels of the first frame, followed from `region_at_seconds` on.
+        queries: Query texts.
+        region: `x,y,w,h` in pixels of the first frame, tracked from `region_at_seconds` on.
         example: Path of an example picture.
-        formats: Of the records.
+        formats: Formats of the records.
         video: Write the annotated video, showing `view`.
         report: Write the report.
         audio: Keep the source's sound.
-        start_seconds, end_seconds, stride, max_frames: Which frames.
+        start_seconds, end_seconds, stride, max_frames: The frames to process.
         storage: Options for fsspec, such as `endpoint_url`; secrets stay in the environment.
     """
 
@@ -70,7 +70,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A file that a worker is asked to do, for the `number`-th time (from 1)."""
+    """Assignment of a file to a worker, for the `number`-th time (from 1)."""
 
     job: Job
     number: int = 1
@@ -78,21 +78,21 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What `done.json` says of a file that is done.
+    """Content of `done.json`, the result of a finished file.
 
     Args:
         name: As in `Job`.
         source: As in `Job`, without secrets.
-        identity: Of the source as it was read; see `layout.identity`.
-        options: Digest of what was asked of it; see `options_digest`.
-        digest: SHA-256 of the records without their timings: the same for the same input, settings and versions.
-        frames: How many were processed.
-        seconds: How long it took, opening and closing included.
-        outputs: Relative to the output folder.
-        notices: What the user should know, one line each.
+        identity: Identity of the source when it was read; see `layout.identity`.
+        options: Digest of the options; see `options_digest`.
+        digest: SHA-256 of the records without their timings: equal for equal input, settings and versions.
+        frames: Number of frames processed.
+        seconds: Duration, opening and closing included.
+        outputs: Paths relative to the output folder.
+        notices: Notices for the user, one line each.
         damaged: What is lost or unreliable in the source; None for a sound one.
-        attempt: Which attempt it was.
-        version: Of arr-stream.
+        attempt: Number of the attempt.
+        version: Version of arr-stream.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Done:
 
     @classmethod
     def read(cls, path: Path) -> Done | None:
-        """What the file says; None where there is none, or none that says it in full."""
+        """Read `done.json`; None if it is missing or incomplete."""
         try:
             values = json.loads(path.read_bytes())
             known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
@@ -120,19 +120,19 @@ class Done:
 
     @property
     def whole(self) -> bool:
-        """All fields are of the kind that was written."""
+        """True if the fields have the expected types."""
         numbers = isinstance(self.frames, int) and isinstance(self.seconds, int | float)
         return numbers and isinstance(self.digest, str) and isinstance(self.identity, Mapping)
 
     def fits(self, source: str, options: str, identity: Mapping[str, Any]) -> bool:
-        """Whether doing the file again, with such options and a source of such identity, would give the same."""
+        """Return whether another run with these options and this source identity would give the same result."""
         same = self.source == redact_url(source) and self.options == options
         return self.whole and same and dict(self.identity) == dict(identity)
 
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """A worker has begun on a file."""
+    """Event: a worker has begun on a file."""
 
     attempt: Attempt
     worker: str
@@ -140,7 +140,7 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a worker is: frames done, and about how many there are (None: not known)."""
+    """Progress of a worker: frames done, and their approximate total (None: unknown)."""
 
     attempt: Attempt
     frames: int
@@ -149,7 +149,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobFinished:
-    """A file is done and its outputs lie in their places."""
+    """Event: a file is done and its outputs are committed."""
 
     attempt: Attempt
     done: Done
@@ -157,16 +157,16 @@ class JobFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """An attempt failed, and nothing of it is left in the output folder but its error.
+    """Event: an attempt failed; only its error is left in the output folder.
 
     Args:
-        attempt: Which.
-        frames: How many were processed before.
+        attempt: The attempt.
+        frames: Number of frames processed before.
         kind: Name of the error's class, such as `NotAMediaFile`, or `WorkerLost`.
         message: One line, without secrets.
-        remedy: What to do about it, "" when nothing is known.
-        exit_code: As `arr-stream process` would have left with.
-        retryable: Whether another attempt could go better: true for lost workers and for errors of the system.
+        remedy: Advice for the user, "" without any.
+        exit_code: Exit code that `arr-stream process` would have.
+        retryable: Another attempt may succeed: true for lost workers and for errors of the system.
         again: Another attempt will be made.
     """
 
@@ -184,9 +184,10 @@ Event = JobStarted | JobProgress | JobFinished | JobFailed
 
 
 def public_options(options: JobOptions) -> dict[str, Any]:
-    """Everything that decides what is written, as plain JSON values without secrets; an example by its hash.
+    """Return every option that affects the output, as plain JSON values without secrets; an example by its hash.
 
-    Of the settings only those that are not the defaults, so that a version that knows more of them asks for the same.
+    Only settings that differ from the defaults are included, so that a version with more settings gives the same
+    digest.
     """
     values = {key: value for key, value in asdict(options).items() if key not in _ELSEWHERE}
     settings, defaults = public_settings(Settings.checked(dict(options.settings))), public_settings(Settings())
@@ -204,13 +205,13 @@ def public_options(options: JobOptions) -> dict[str, Any]:
 
 
 def options_digest(public: Mapping[str, Any]) -> str:
-    """SHA-256 of `public_options`."""
+    """Return the SHA-256 of `public_options`."""
     text = json.dumps(public, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """In words, where two `public_options` differ: at most three places; "" where they do not."""
+    """Describe the differences between two `public_options`: at most three, "" without any."""
     defaults = {key: default for key, (default, _) in setting_keys().items()}
     old, new = _flat(before), _flat(now)
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
@@ -223,7 +224,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings beside the other options."""
+    """Return the settings and the other options as one flat dict."""
     flat: dict[str, Any] = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
     flat.update(flat.pop("settings", {}))
     return flat
@@ -238,5 +239,5 @@ def _file_hash(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
-        # Whoever loads it says what is wrong with it.
+        # The worker that loads the file reports the error.
         return "unreadable"

@@ -1,16 +1,13 @@
-"""The journal of a batch: one JSON line for each thing that happened, kept over all runs of the batch.
+"""The journal of a batch: one JSON line for each event, kept over all runs of the batch.
 
     {"type": "batch", "version": 1, "options": {...}, "options_sha256": ..., "versions": {"arr-stream": ..., ...}}
-    {"type": "jobs", "jobs": [[source, name], ...]}          files that were not known before
-    {"type": "run", "engine": "local", "jobs": 2, "files": 20, "to_do": 12}
-    {"type": "attempt", "name": ..., "number": 1}
-    {"type": "finished", "name": ..., "frames": ..., "seconds": ..., "digest": ..., "attempt": 1}
-    {"type": "failed", "name": ..., "kind": ..., "message": ..., "attempt": 1, "again": true}
-    {"type": "ended", "reason": "finished"}
+    {"type": "jobs", "jobs": [[source, name], ...]}          files that were not known before {"type": "run", "engine":
+    "local", "jobs": 2, "files": 20, "to_do": 12} {"type": "attempt", "name": ..., "number": 1} {"type": "finished",
+    "name": ..., "frames": ..., "seconds": ..., "digest": ..., "attempt": 1} {"type": "failed", "name": ..., "kind":
+    ..., "message": ..., "attempt": 1, "again": true} {"type": "ended", "reason": "finished"}
 
-What happens bears its `time` in seconds since 1970. A line is on the disk before what follows from it is begun. A last
-line that was cut off by a kill is taken away by whoever opens the journal next; which files are done stands in their
-`done.json`, so that nothing is lost with it.
+Events carry their `time` in seconds since 1970. A line is on disk before its consequences begin. If a kill cut off the
+last line, the next run removes it; nothing is lost, because each finished file has its `done.json`.
 """
 
 from __future__ import annotations
@@ -42,13 +39,13 @@ _AWAY = "choose another folder, or move it away and run again with --force: what
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a journal tells.
+    """Content of a journal.
 
     Args:
-        options: What was asked, as `public_options`; None where nothing was written yet.
-        versions: Of what ran then.
-        names: By source, as `source_key` writes it.
-        broken: Lines that could not be read.
+        options: The options, as `public_options`; None if none are recorded yet.
+        versions: Versions of the software at that time.
+        names: Names by source, as `source_key` writes it.
+        broken: Number of unreadable lines.
     """
 
     options: Mapping[str, Any] | None = None
@@ -57,7 +54,7 @@ class Past:
     broken: int = 0
 
     def alike(self) -> dict[str, set[str]]:
-        """Names of the sources that differ in their secrets at most, by what is public of them."""
+        """Return the names of sources that differ at most in their secrets, by their public part."""
         found: dict[str, set[str]] = {}
         for key, name in self.names.items():
             found.setdefault(_MARK.sub("", key), set()).add(name)
@@ -65,9 +62,9 @@ class Past:
 
 
 def source_key(source: str) -> str:
-    """How a source stands in the journal: without secrets, and told apart from others that differ in those alone.
+    """Return the key of a source in the journal: without secrets, but distinct from sources that differ only in those.
 
-    The mark is short, so that it does not tell whether a guess at a password is right.
+    The hash is short, so that it cannot confirm a guess at a password.
     """
     public = redact_url(source)
     if public == source:
@@ -76,7 +73,7 @@ def source_key(source: str) -> str:
 
 
 def read_past(path: Path, *, skip_broken: bool = False) -> Past:
-    """What stands in a journal, nothing where there is none; lines that are no JSON object are refused, or counted.
+    """Read a journal, empty if it is missing; broken lines are refused, or counted.
 
     Raises:
         BatchDiffers: It is not a journal, or of a later version.
@@ -106,7 +103,7 @@ def _mapping(line: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]
 
 
 def _named(line: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str]]:
-    """Sources and names; a name is that of a folder, taken away with `--fresh`, and so must not lead elsewhere."""
+    """Yield sources and names; a name must be that of a single folder, since `--fresh` deletes that folder."""
     pairs = line.get("jobs")
     for pair in pairs if isinstance(pairs, list) else [pairs]:
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
@@ -118,7 +115,7 @@ def _named(line: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Every whole line, in order; none where there is no journal.
+    """Return every complete line, in order; empty without a journal.
 
     Raises:
         BatchDiffers: A line is no JSON object.
@@ -127,17 +124,17 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 
 
 def leave_out_broken(path: Path) -> None:
-    """Write a journal anew without the lines that are no JSON objects; call it with the folder locked.
+    """Rewrite a journal without its broken lines; call it with the folder locked.
 
     Raises:
         BatchDiffers: It cannot be read.
-        DiskFull, OutputUnwritable: It cannot be written; it stands as it was.
+        DiskFull, OutputUnwritable: It cannot be written; it stays unchanged.
     """
     write_whole(path, "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in _whole_lines(path, [])))
 
 
 def _whole_lines(path: Path, broken: list[int] | None = None) -> Iterator[dict[str, Any]]:
-    """Lines that are whole; numbers of those that are no JSON objects go to `broken`, where None raises."""
+    """Yield complete lines; the numbers of broken ones are appended to `broken`, or raise if that is None."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -160,7 +157,7 @@ def _whole_lines(path: Path, broken: list[int] | None = None) -> Iterator[dict[s
 
 
 class Journal:
-    """Appends to a journal, which is made where it is missing; a last line that was cut off is taken away.
+    """Writer that appends to a journal, created if missing; a truncated last line is removed.
 
     Raises:
         DiskFull, OutputUnwritable: It cannot be written.
@@ -175,27 +172,27 @@ class Journal:
             sync_folder(path.parent)
 
     def begin(self, options: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
-        """What is asked, as `public_options`; what came before counts no more."""
+        """Record the options, as `public_options`; earlier lines no longer count."""
         self.append("batch", version=1, options=options, options_sha256=options_digest(options), versions=versions)
 
     def add_jobs(self, names: Sequence[tuple[str, str]]) -> None:
-        """Sources, as `source_key` writes them, with the names that they got."""
+        """Record sources, as `source_key` writes them, with their names."""
         for start in range(0, len(names), _NAMES_A_LINE):
             self.append("jobs", jobs=[list(pair) for pair in names[start : start + _NAMES_A_LINE]])
 
     def add_done(self, done: Done, **more: bool) -> None:
-        """A file is done."""
+        """Record a finished file."""
         about = {"name": done.name, "frames": done.frames, "seconds": done.seconds, "digest": done.digest}
         self.append("finished", **about, attempt=done.attempt, **more)
 
     def append(self, kind: str, /, **values: Any) -> None:
-        """Write a line and wait until it is on the disk.
+        """Write a line and wait until it is on disk.
 
         Raises:
-            DiskFull, OutputUnwritable: It cannot be written; the lines before stay whole.
+            DiskFull, OutputUnwritable: It cannot be written; the lines before stay complete.
         """
         stamp = {} if kind in ("batch", "jobs") else {"time": round(time.time(), 3)}
-        # Escaped, since names of files may hold bytes that are no text.
+        # Escape non-ASCII, since file names may hold undecodable bytes.
         line = (json.dumps({"type": kind, **stamp, **values}, ensure_ascii=True) + "\n").encode()
         rest = memoryview(line)
         with writing(self.path):
@@ -210,20 +207,20 @@ class Journal:
         self._bytes += len(line)
 
     def close(self) -> None:
-        """Let go of the file; safe to call again."""
+        """Close the file; safe to call again."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class FolderLock:
-    """Keeps a second batch out of a folder for as long as this one or any of its workers lives.
+    """Lock that keeps a second batch out of a folder as long as this one or any of its workers lives.
 
     The lock belongs to the open file, which workers inherit: it ends with the last process that holds it.
 
     Raises:
-        BatchBusy: Another has it, and still has it after the seconds that a killed batch takes to be gone.
-        DiskFull, OutputUnwritable: The file cannot be made.
+        BatchBusy: Another batch holds it for longer than a killed batch needs to end.
+        DiskFull, OutputUnwritable: The file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,16 +1,12 @@
-"""Where a batch keeps what in its output folder, and how a finished file gets there whole or not at all.
+"""Layout of a batch's output folder, and the atomic commit of a finished file.
 
-    manifest.jsonl                     the journal
-    videos/NAME/                       records.jsonl, annotated.mp4, report/, done.json
-    frames/video=NAME/frames.parquet   with `--format parquet`
-    cells/video=NAME/cells.parquet
-    errors/NAME.json                   why a file failed
-    summary.json                       how the last run went
-    .lock                              held by whoever works there
-    .work/                             what is under way
+    manifest.jsonl                     the journal videos/NAME/                       records.jsonl, annotated.mp4,
+    report/, done.json frames/video=NAME/frames.parquet   with `--format parquet` cells/video=NAME/cells.parquet
+    errors/NAME.json                   error of a failed file summary.json                       result of the last run
+    .lock                              held by the running batch .work/                             attempts in progress
 
 `videos/NAME/` appears by a rename, after everything else of that file, and holds `done.json`: a file is done if and
-only if that is there.
+only if that exists.
 """
 
 from __future__ import annotations
@@ -55,12 +51,12 @@ class Layout:
         return self.folder / kind / hive_folder(name) / f"{kind}.parquet"
 
     def own(self) -> tuple[Path, ...]:
-        """Everything that a batch makes in its folder, but for the lock."""
+        """Return everything that a batch creates in its folder, except the lock."""
         folders = (self.work, self.videos, self.folder / "errors", *(self.folder / kind for kind in PARQUET))
         return self.manifest, self.summary, *folders
 
     def remove(self, name: str) -> None:
-        """Take away everything of one file, its sign of being done first."""
+        """Delete everything of one file, `done.json` first."""
         self.done(name).unlink(missing_ok=True)
         for place in (self.video(name), *(self.parquet(kind, name).parent for kind in PARQUET)):
             shutil.rmtree(place, ignore_errors=True)
@@ -68,11 +64,11 @@ class Layout:
 
 
 def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
-    """What changes when a source does: size and time of change of a file, names and those of a folder of pictures.
+    """Return values that change with a source: size and modification time, or a hash over a folder of pictures.
 
     Raises:
-        OSError: A local source is not there or cannot be read.
-        ArrStreamError: A remote one is not there.
+        OSError: A local source is missing or cannot be read.
+        ArrStreamError: A remote one is missing.
     """
     if "://" in source:
         return remote.identity(source, storage)
@@ -89,10 +85,10 @@ def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Workspace:
-    """Where one attempt writes, and from where its outputs go to their places.
+    """Folder of one attempt, from which its outputs are moved to their final places.
 
     Raises:
-        DiskFull, OutputUnwritable: The folder cannot be made.
+        DiskFull, OutputUnwritable: The folder cannot be created.
     """
 
     def __init__(self, layout: Layout, attempt: Attempt) -> None:
@@ -107,7 +103,7 @@ class Workspace:
             self.parquet.mkdir()
 
     def outputs(self) -> tuple[str, ...]:
-        """What was written, as paths that it will have, relative to the output folder."""
+        """Return the final paths of the written files, relative to the output folder."""
         name = self._job.name
         files = sorted(path.relative_to(self.video) for path in self.video.rglob("*") if path.is_file())
         own = [(self._layout.video(name) / path) for path in files if path.name != DONE]
@@ -115,14 +111,14 @@ class Workspace:
         return tuple(path.relative_to(self._layout.folder).as_posix() for path in (*own, *tables))
 
     def commit(self, done: Done) -> Done:
-        """Bring the outputs to their places; killed in the middle, the file is not done, and nothing else is harmed.
+        """Move the outputs to their final places; a kill in the middle leaves the file undone and harms nothing else.
 
         Returns:
-            What is there now: `done`, or what another attempt did of the same source with the same options, which stays
-            as it is.
+            The committed result: `done`, or that of another attempt on the same source with the same options, which
+                stays unchanged.
 
         Raises:
-            DiskFull, OutputUnwritable: They could not be brought there.
+            DiskFull, OutputUnwritable: They could not be moved.
         """
         name, place = self._job.name, self._layout.video(self._job.name)
         standing = Done.read(place / DONE)
@@ -132,7 +128,7 @@ class Workspace:
         with writing(place):
             (self.video / DONE).write_text(json.dumps(asdict(done), ensure_ascii=True, indent=1) + "\n")
             _sync_tree(self.folder)
-            # Not done from here on, should it have been done before: its parts are going to be of two attempts.
+            # From here on the file is not done, even if it was before: its parts will be of two attempts.
             (place / DONE).unlink(missing_ok=True)
             sync_folder(place)
             for kind in PARQUET:
@@ -155,17 +151,17 @@ class Workspace:
         sync_folder(place.parent)
 
     def discard(self) -> None:
-        """Take away whatever is left of the attempt."""
+        """Delete the files of the attempt."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """`write_whole` for values of JSON."""
+    """Write JSON with `write_whole`."""
     write_whole(path, json.dumps(values, indent=1, ensure_ascii=True) + "\n")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that is either whole, and on the disk, or as it was before.
+    """Write a file atomically: it is complete and on disk, or unchanged.
 
     Raises:
         DiskFull, OutputUnwritable: It cannot be written.
@@ -184,10 +180,10 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those that it lies in, so that they survive a loss of power.
+    """Create a folder and its parents, so that they survive a power loss.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     if folder.is_dir():
         return
@@ -197,7 +193,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let names in a folder survive a loss of power, where the system can be asked for that."""
+    """Make names in a folder survive a power loss, if the system supports that."""
     with contextlib.suppress(OSError):
         _sync(folder)
 

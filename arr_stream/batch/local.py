@@ -21,14 +21,14 @@ _LONGEST_LAST_LINE = 200
 
 
 class LocalEngine(WorkerEngine):
-    """Worker processes, one a slot.
+    """Engine with one worker process a slot.
 
-    They die with the thread that started them, so that is one that lasts, such as the main one.
+    The workers die with the thread that started them, so start them from a lasting one, such as the main thread.
 
     Args:
-        options: What is done with every file.
-        jobs: How many workers.
-        inherited: Open files that every worker holds for as long as it lives, such as the lock of the output folder.
+        options: Options for every file.
+        jobs: Number of workers.
+        inherited: Open files that every worker holds as long as it lives, such as the lock of the output folder.
         stall_seconds: As for `WorkerEngine`.
 
     Raises:
@@ -44,14 +44,14 @@ class LocalEngine(WorkerEngine):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker process is there for, and how many threads its libraries may have."""
+    """Task of a worker process, and the number of threads for its libraries."""
 
     options: JobOptions
     threads: int
 
 
 class _Processes:
-    """A crew of processes."""
+    """Crew of processes."""
 
     def __init__(self, work: Work, inherited: Sequence[int]) -> None:
         self._work = work
@@ -90,14 +90,14 @@ class _Processes:
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            # Its pipes stay open where it does not end: the thread that hears it would wait for them all the same.
+            # Leave the pipes of a process open that does not end: its reader thread would block anyway.
             if process.exit_code(max(0.0, deadline - time.monotonic())) is not None:
                 process.end()
         self._processes.clear()
 
 
 class _Process(ChildProcess):
-    """A process that does files, and a thread that hears it."""
+    """Worker process, and a thread that receives its messages."""
 
     def __init__(self, work: Work, inherited: Sequence[int], heard: queue.SimpleQueue[tuple[_Process, object]]) -> None:
         command = serving_command(f"{__name__}:do_files")
@@ -111,15 +111,15 @@ class _Process(ChildProcess):
         self.tell(work)
 
     def tell(self, message: object) -> None:
-        # A process that has ended is told of by the thread that hears it.
+        # The reader thread reports a process that has ended.
         with contextlib.suppress(OSError):
             self.send(message)
 
     def end(self) -> str:
-        """Free everything of a process that has closed its pipes, so that it is about to end; how it did, in words.
+        """Clean up a process that has closed its pipes and is about to end; return how it ended, in words.
 
         Raises:
-            WorkerLost: It goes on: it may yet bring its file to its place, and another attempt must not meet it there.
+            WorkerLost: It does not end: it may still commit its file, and must not meet another attempt there.
         """
         code = self.exit_code(_GRACE_SECONDS)
         self.kill()
@@ -130,14 +130,14 @@ class _Process(ChildProcess):
             )
         self._thread.join(_CLOSE_SECONDS)
         how = "was stopped" if code is None else ending(code)
-        # What ended by a signal had no time for a last word; what stands there is about something else.
+        # A process killed by a signal wrote no last line; its output is about something else.
         if code and code > 0 and (lines := self.last_words().splitlines()):
             how += f" ({lines[-1][:_LONGEST_LAST_LINE]})"
         self.close()
         return how
 
     def _hear(self) -> None:
-        """The thread: hands on what the process says, and at last that it says no more."""
+        """Forward the process's messages, then None at their end; runs in the reader thread."""
         with contextlib.suppress(EOFError, OSError, ValueError):
             while True:
                 self._heard.put((self, self.receive()))
@@ -145,8 +145,8 @@ class _Process(ChildProcess):
 
 
 def do_files(work: Work) -> Callable[[Attempt, Reply], None]:
-    """In the process: load the models, and give what does a file; see `arr_stream.processes`."""
-    # Imported here, so that a package that is missing or broken is told like any other reason.
+    """Load the models in the worker process and return the function that does a file; see `arr_stream.processes`."""
+    # Imported here, so that a missing or broken package is reported like any other error.
     from arr_stream.batch.runner import JobRunner
     from arr_stream.threads import limit_threads
 

@@ -1,4 +1,4 @@
-"""What there is to do: the files that are meant, against what the output folder holds already."""
+"""The plan of a batch: the given files compared with the content of the output folder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from arr_stream.plain_text import redact_url
 _PACKAGES = ("torch", "numpy", "opencv-python-headless", "av", "scikit-image", "onnxruntime", "rapidocr")
 
 State = Literal["new", "done", "gone", "changed", "differs"]
-"""Of a file: never done, done, done and its source is gone, done from what its source was before, done otherwise."""
+"""State of a file: never done; done; done, source gone; done before its source changed; done with other options."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file and what was done of it, None for nothing."""
+    """File with its earlier result, None without one."""
 
     job: Job
     state: State
@@ -41,15 +41,15 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A batch before it begins.
+    """Batch before it begins.
 
     Args:
-        layout: Of the output folder.
-        options: What is asked.
-        public: The same, as it stands in the journal.
-        past: What the journal told.
+        layout: Layout of the output folder.
+        options: The options.
+        public: The options as the journal records them.
+        past: Content of the journal.
         files: Every file, in the order of the inputs.
-        fresh: What is there is taken away, as soon as a worker has begun: until then all of it stays.
+        fresh: Delete the folder's earlier results once a worker has loaded its models; until then they stay.
     """
 
     layout: Layout
@@ -69,17 +69,17 @@ class Plan:
 
     @property
     def kept(self) -> list[Done]:
-        """What was made of files that need not be done again."""
+        """Results of files that need not be done again."""
         return [file.done for file in self.files if file.done is not None and not file.to_do]
 
     @property
     def same_options(self) -> bool:
-        """The journal's newest options are these."""
+        """True if the journal's newest options are these."""
         return self.past.options is not None and options_digest(self.past.options) == self.digest
 
     @property
     def notices(self) -> Iterator[str]:
-        """What the user should know, one line each."""
+        """Notices for the user, one line each."""
         for file in self.files:
             source = redact_url(file.job.source)
             if file.state == "changed":
@@ -95,18 +95,18 @@ class Plan:
 
 
 def make_plan(sources: Sequence[str], options: JobOptions, *, resume: bool | None = None, force: bool = False) -> Plan:
-    """Compare what is meant with what is there; nothing is written.
+    """Compare the sources with the output folder; write nothing.
 
     Args:
-        sources: As `inputs.expand` gives them.
-        options: What is done with every file.
-        resume: True: there must be a batch to go on with. False: what a batch made there counts for nothing. None: go
-            on if there is one.
-        force: Go on though the settings are others or lines of the journal are broken, and do again what was done with
-            others.
+        sources: From `inputs.expand`.
+        options: Options for every file.
+        resume: True: there must be a batch to resume. False: ignore an earlier batch. None: resume a batch if there is
+            one.
+        force: Continue even if the settings differ or lines of the journal are broken, and redo files that were done
+            with other settings.
 
     Raises:
-        BatchDiffers: The folder holds a batch with other settings, something else, or nothing to go on with.
+        BatchDiffers: The folder holds a batch with other settings, foreign files, or no batch to resume.
     """
     layout, public = Layout(Path(options.folder)), public_options(options)
     past = find_past(layout, public, resume=resume, force=force)
@@ -118,7 +118,7 @@ def make_plan(sources: Sequence[str], options: JobOptions, *, resume: bool | Non
 
 
 def _known(sources: Sequence[str], past: Past) -> dict[str, str]:
-    """Names that sources had before; an address that was signed anew is the same source."""
+    """Return the earlier names of sources; an address with a new signature is the same source."""
     known: dict[str, str] = {}
     used: set[str] = set()
     for source in sources:
@@ -131,16 +131,16 @@ def _known(sources: Sequence[str], past: Past) -> dict[str, str]:
     alike = past.alike() if anew else {}
     for source in anew:
         names = alike.get(redact_url(source), set()) - used
-        # Where more than one could be meant, none is.
+        # ambiguous: no name is reused
         if asked[redact_url(source)] == len(names) == 1:
             known[source] = names.pop()
             used.add(known[source])
-    # Names of sources that are not meant this time are not to be given to others.
+    # Names of sources that are absent this time must not go to others.
     return known | {source: name for source, name in past.names.items() if name not in used}
 
 
 def find_past(layout: Layout, public: Mapping[str, Any], *, resume: bool | None = None, force: bool = False) -> Past:
-    """What the journal tells, where it may be gone on with.
+    """Return the content of the journal if the batch may resume from it.
 
     Raises:
         BatchDiffers: It may not; see `make_plan`.
@@ -170,7 +170,7 @@ def find_past(layout: Layout, public: Mapping[str, Any], *, resume: bool | None 
 
 
 def _holds(path: Path) -> bool:
-    """Whether there is anything at all: a folder or a file that is not empty."""
+    """Return whether the path is a file or a folder that is not empty."""
     return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
 
 
@@ -188,15 +188,15 @@ def _state(job: Job, layout: Layout, digest: str, storage: Mapping[str, Any]) ->
 
 
 def start_over(layout: Layout) -> None:
-    """Take away everything that a batch made in the folder, and nothing else; call it with the folder locked.
+    """Delete everything that a batch made in the folder, and nothing else; call it with the folder locked.
 
-    What is under way in `.work/` stays: workers may have begun.
+    `.work/` stays, since workers may have begun.
 
     Raises:
-        OutputUnwritable: Something cannot be taken away.
+        OutputUnwritable: A file cannot be deleted.
     """
     names = {path.parent.name for path in layout.videos.glob("*/done.json")}
-    # Names that the journal knows, as far as it can be read.
+    # Names from the journal, if it is readable.
     with contextlib.suppress(BatchDiffers):
         names.update(read_past(layout.manifest, skip_broken=True).names.values())
     with writing(layout.folder):
@@ -204,7 +204,7 @@ def start_over(layout: Layout) -> None:
             layout.remove(name)
         sync_folder(layout.videos)
         layout.summary.unlink(missing_ok=True)
-        # At last: broken off before, this leaves a batch with less done, which can be gone on with or started over.
+        # Delete the journal last: an interruption before leaves a smaller batch that can be resumed or started over.
         layout.manifest.unlink(missing_ok=True)
         for folder in layout.own():
             if folder.is_dir() and not any(folder.iterdir()):
@@ -212,7 +212,7 @@ def start_over(layout: Layout) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides the results."""
+    """Return the versions of the packages that affect the results."""
     found = {"arr-stream": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

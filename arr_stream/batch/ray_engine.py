@@ -1,10 +1,10 @@
 """The Ray engine: actors on a cluster, each with its models, its cores and its share of a GPU.
 
-The output folder is one that all nodes share. An actor that ends, with its process or its whole node, is replaced by
-one that Ray places wherever there is room, and its file is told as lost, so that it is done again.
+All nodes share the output folder. If an actor ends, with its process or its whole node, Ray places a new one on any
+node with free resources, and its file is reported as lost, so that it is retried.
 
-A cluster of its own listens on loopback alone and wants a token that only this process and its workers know, so that
-nobody else on the machine can let it run code. It has no dashboard, sends no usage statistics, and leaves nothing.
+A private cluster listens on loopback only and requires a token that only this process and its workers know, so that no
+other user of the machine can run code on it. It has no dashboard, sends no usage statistics, and leaves no files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from arr_stream.processes import usable_cores
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # What Ray itself says of actors that end goes to standard output, unless it is told to leave out such lines.
+    # Ray prints messages about ended actors to standard output unless a regex filters them.
     "RAY_DEDUP_LOGS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -51,10 +51,10 @@ _IDLE = {
     "RAY_event_stats": "0",
     "RAY_memory_monitor_refresh_ms": "0",
 }
-"""What a cluster of our own need not do: nobody looks at its metrics, and cores are few where it is of use."""
+"""Features that a private cluster does not need: nobody reads its metrics, and they cost cores."""
 
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Set to 0, Ray calls its node 127.0.0.1 and then listens nowhere else; on Windows and macOS that is the default."""
+"""Variable that, set to 0, makes Ray listen on 127.0.0.1 only; the default on Windows and macOS."""
 _MOST_LOST = 20
 _START_SECONDS = 600.0
 _ASK_SECONDS = 1.0
@@ -69,7 +69,7 @@ Question = Literal["load", "run", "progress"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Cores of a machine of the cluster, as far as Ray may use them, and its GPUs."""
+    """Machine of the cluster: its cores, as far as Ray may use them, and its GPUs."""
 
     cpus: float
     gpus: float = 0.0
@@ -77,7 +77,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one actor takes: cores, and GPUs or the share of one."""
+    """Resources of one actor: cores, and GPUs or the share of one."""
 
     cpus: int
     gpus: float = 0.0
@@ -91,15 +91,15 @@ class Need:
 
 @dataclass(eq=False, slots=True)
 class Actor:
-    """One actor, and what it was asked and has not answered yet; times are those of `time.monotonic`.
+    """Actor and its unanswered requests; times are those of `time.monotonic`.
 
     Args:
         handle: Ray's own.
-        asked: By Ray's reference to the answer.
-        attempt: What it is doing.
-        asked_seconds: When it was last asked how far it is.
-        ended: How it ended, or is being ended; "" while it goes on.
-        ended_seconds: When that was heard.
+        asked: The requests by Ray's reference to the answer.
+        attempt: Its current file.
+        asked_seconds: Time of the last request for its progress.
+        ended: How it ended, or is being ended; "" while it runs.
+        ended_seconds: Time at which the end was noticed.
     """
 
     handle: Any
@@ -111,17 +111,17 @@ class Actor:
 
 
 class RayEngine(WorkerEngine):
-    """Actors of a Ray cluster, one a slot.
+    """Engine with one actor of a Ray cluster a slot.
 
     Args:
-        options: What is done with every file; the folder is shared by all nodes under the same path.
-        jobs: How many actors; None for one a GPU, or without GPUs, one for two cores.
-        files: How many there are to do: there are no more actors than that.
-        address: Of a cluster, such as `10.0.0.1:6379`, or `auto`; None for one of its own on this machine.
+        options: Options for every file; all nodes share the folder under the same path.
+        jobs: Number of actors; None for one a GPU, or without GPUs, one for two cores.
+        files: Number of files to do, which limits the actors.
+        address: Address of a cluster, such as `10.0.0.1:6379`, or `auto`; None for a private one on this machine.
         cpus_per_worker: Cores of an actor; None for an equal share.
-        gpus_per_worker: GPUs of an actor, or the share of one; None for an equal share where the settings use any.
+        gpus_per_worker: GPUs of an actor, or the share of one; None for an equal share if the settings use any.
         stall_seconds: As for `WorkerEngine`.
-        cluster: Instead of a real one.
+        cluster: Replaces the real one.
 
     Raises:
         BackendUnavailable: Ray is not installed.
@@ -166,13 +166,13 @@ class RayEngine(WorkerEngine):
 
 
 class RayCluster:
-    """A crew of actors, on a cluster of its own or on one that is there.
+    """Crew of actors, on a private cluster or an existing one.
 
-    Where the program has initialised Ray already, that is used as it is, and left open.
+    If the program has initialised Ray already, the crew uses that and leaves it open.
 
     Args:
         options, address: As for `RayEngine`.
-        cpus: Cores of a cluster of its own.
+        cpus: Cores of a private cluster.
 
     Raises:
         BackendUnavailable: Ray is not installed.
@@ -181,7 +181,7 @@ class RayCluster:
         OutputError: The folder cannot be written to.
 
     Attributes:
-        need: What each actor takes.
+        need: Resources of each actor.
     """
 
     def __init__(self, options: JobOptions, *, address: str | None, cpus: int) -> None:
@@ -207,16 +207,16 @@ class RayCluster:
             raise
 
     def nodes(self) -> tuple[Node, ...]:
-        """The machines that are up."""
+        """Return the machines that are alive."""
         alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return tuple(Node(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in alive)
 
     def spawn(self) -> Actor:
-        """Start an actor, wherever there is room; see `Crew.spawn`."""
+        """Start an actor on any node with free resources; see `Crew.spawn`."""
         kind = self._ray.remote(RayWorker).options(
             num_cpus=self.need.cpus,
             num_gpus=self.need.gpus,
-            # Loading and files one after the other, and beside it the question how far they are.
+            # Loading and files one after the other, and in parallel the requests for progress.
             max_concurrency=2,
             max_restarts=0,
             max_task_retries=0,
@@ -228,14 +228,14 @@ class RayCluster:
         return actor
 
     def give(self, worker: Actor, attempt: Attempt) -> None:
-        """Let it do a file; see `Crew.give`."""
+        """Assign a file; see `Crew.give`."""
         worker.attempt, worker.asked_seconds = attempt, time.monotonic()
         worker.asked[worker.handle.run.remote(attempt)] = "run"
 
     def wait(self, timeout_seconds: float) -> Iterator[tuple[Actor, Message]]:
-        """What was replied since; see `Crew.wait`.
+        """Yield new replies; see `Crew.wait`.
 
-        What an actor that has ended had to say of its file comes before `Lost`: some ten seconds later at the latest.
+        The last reply of an ended actor about its file comes before `Lost`, within about ten seconds.
         """
         self._ask()
         whose = {reference: actor for actor in self._actors for reference in actor.asked}
@@ -256,14 +256,14 @@ class RayCluster:
                 yield actor, Lost(actor.ended)
 
     def kill(self, worker: Actor) -> None:
-        """End an actor, whatever it does; see `Crew.kill`.
+        """Kill an actor; see `Crew.kill`.
 
-        Its node may only be out of reach, and go on; so its file is marked, and it commits nothing any more.
+        If only its node is unreachable, the actor may continue, so its attempt is revoked and can commit nothing.
         """
         self._end(worker, "was stopped")
 
     def close(self) -> None:
-        """End every actor, and the cluster if it is ours; safe to call again."""
+        """End every actor, and the cluster if it is private; safe to call again."""
         asked = [reference for actor in self._actors for reference in actor.asked]
         for actor in self._actors:
             self._kill(actor)
@@ -279,14 +279,14 @@ class RayCluster:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
         for name, value in self._environment.items():
-            # What somebody else has set meanwhile is theirs.
+            # Keep values that other code has set meanwhile.
             if os.environ.get(name) == value:
                 del os.environ[name]
         self._environment = {}
         self._sign.take_away()
 
     def _ask(self) -> None:
-        """Ask how far files are, at most once a second each, and only who has answered the last time."""
+        """Request the progress of files, at most once a second each, and only after the last request was answered."""
         now = time.monotonic()
         for actor in self._actors:
             due = actor.attempt is not None and not actor.ended and now - actor.asked_seconds >= _ASK_SECONDS
@@ -299,7 +299,7 @@ class RayCluster:
         try:
             message: Message | None = self._ray.get(reference)
         except self._ray.exceptions.RayError as exc:
-            # The question how far it is may fail before the answer about the file is looked at.
+            # The request for progress may fail before the answer about the file is read.
             self._end(actor, f"was lost: {_reason(exc)}")
             return None
         if question == "run":
@@ -341,7 +341,7 @@ class RayCluster:
                 remedy = "check the address and that Python and Ray are of the same version there"
             reason = one_line(str(exc))[:300]
             raise ConnectionFailed(f"{what} cannot be had: {type(exc).__name__}: {reason}", remedy=remedy) from exc
-        # Ray may have been loaded before it could be told to listen to no other machine.
+        # Ray may have been imported before it could be told to listen on loopback only.
         where = self._ray.util.get_node_ip_address()
         if where not in ("127.0.0.1", "::1"):
             raise InvalidSetting(
@@ -350,7 +350,7 @@ class RayCluster:
 
 
 def share(nodes: Sequence[Node], jobs: int, *, gpu: bool) -> Need:
-    """What each of so many actors, with GPUs or without, can have so that all of them find room at once."""
+    """Return the resources that each of `jobs` actors, with GPUs or without, can have so that all fit at once."""
     gpus = [node.gpus for node in nodes if node.gpus >= 1] if gpu else []
     if not gpus:
         return Need(_most_cpus([node.cpus for node in nodes], jobs))
@@ -378,7 +378,7 @@ def _default_jobs(nodes: tuple[Node, ...], gpu: bool) -> int:
 
 
 def _told_ray(*, own: bool) -> dict[str, str]:
-    """Tell Ray, before it is loaded, to keep quiet and to itself; the variables that were set for that."""
+    """Configure Ray, before its import, to be quiet and private; return the variables that were set."""
     wanted = dict(_QUIET)
     if own:
         wanted |= {_LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token(), **_IDLE}
@@ -389,7 +389,7 @@ def _told_ray(*, own: bool) -> dict[str, str]:
 
 @functools.cache
 def _token() -> str:
-    """One a process, since Ray remembers the first one that it was given."""
+    """Return the token; one a process, since Ray remembers the first."""
     return secrets.token_hex(32)
 
 
@@ -407,7 +407,7 @@ def _check_same(asked: str, connected: str) -> None:
 
 
 def _resolved(address: str) -> str:
-    """The address with its host as a number, as far as it has one."""
+    """Return the address with its host as a number if it resolves."""
     host, colon, port = address.rpartition(":")
     try:
         return f"{socket.gethostbyname(host)}{colon}{port}"
@@ -416,9 +416,9 @@ def _resolved(address: str) -> str:
 
 
 def _private_folder() -> Path:
-    """A folder that no other user may enter, short enough for the names of sockets in it.
+    """Create a folder that no other user can enter, with a path short enough for socket names.
 
-    Ray opens its own folder, with sockets and logs in it, to everybody, so it gets one within this.
+    Ray opens its own folder, with sockets and logs, to everybody, so it gets one inside this.
     """
     place = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="arr-ray-", dir=place if len(place) <= _LONGEST_FOLDER else "/tmp"))
@@ -426,7 +426,7 @@ def _private_folder() -> Path:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep what SIGTERM does: Ray would end the process without a word."""
+    """Keep the SIGTERM handler: Ray's would end the process silently."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -438,7 +438,7 @@ def _own_signals() -> Iterator[None]:
 
 
 def _reason(exc: Exception) -> str:
-    """What Ray says about the end of an actor, in one line, without the lines that only name it and without advice."""
+    """Return Ray's reason for the end of an actor, in one line, without names and advice."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     if any("Traceback" in line for line in lines):
         return redact_url(lines[-1])[:200]

@@ -1,6 +1,6 @@
-"""What runs in an actor of the Ray engine: does files, one at a time, and tells how far it is when asked.
+"""The actor of the Ray engine: it does files, one at a time, and reports progress on request.
 
-Everything goes back as a value and nothing as an exception, since Ray would wrap it and lose its kind.
+All results are values, never exceptions, since Ray would wrap those and lose their class.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A file with a text that only those see who share the output folder."""
+    """File with a random text, which proves access to the shared output folder."""
 
     path: Path
     text: str
 
     @classmethod
     def left_in(cls, folder: Path) -> Sign:
-        """A new one.
+        """Create a new sign.
 
         Raises:
             DiskFull, OutputUnwritable: It cannot be written.
@@ -47,25 +47,25 @@ class Sign:
         return sign
 
     def take_away(self) -> None:
-        """Let nothing be committed any more."""
+        """Delete the sign, so that no attempt can commit any more."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
         shutil.rmtree(self.marks, ignore_errors=True)
 
     @property
     def marks(self) -> Path:
-        """The folder of what was revoked."""
+        """Folder of revoked attempts."""
         return self.path.with_name(f"revoked-{self.path.name}")
 
     def revoked(self, attempt: Attempt) -> Path:
-        """A file that is there once an attempt was given up, with the actor that it was given to."""
+        """Return the path of the file that marks an attempt as given up."""
         return self.marks / f"{attempt.job.name}-{attempt.number}"
 
     def revoke(self, attempt: Attempt) -> None:
-        """Let an attempt commit nothing any more, wherever it goes on.
+        """Revoke an attempt, so that it can commit nothing even if its actor still runs.
 
         Raises:
-            DiskFull, OutputUnwritable: That cannot be written.
+            DiskFull, OutputUnwritable: The mark cannot be written.
         """
         mark = self.revoked(attempt)
         with writing(mark):
@@ -73,8 +73,10 @@ class Sign:
             mark.touch()
 
     def check(self, folder: Path) -> None:
-        """Raises:
-        OutputUnwritable: It is not seen here, or nothing can be written into the folder.
+        """Check that this node sees the sign and can write into the folder.
+
+        Raises:
+            OutputUnwritable: It does not, or cannot.
         """
         seen = False
         with contextlib.suppress(OSError):
@@ -91,13 +93,13 @@ class Sign:
 
 
 class RayWorker:
-    """Does files; the class that becomes an actor.
+    """Worker that does files; the class of the Ray actor.
 
     Args:
-        options: What is done with every file.
-        threads: For the pools of the libraries.
-        sign: What shows that the output folder is the same here.
-        version: Of arr-stream where the batch was started.
+        options: Options for every file.
+        threads: Threads for the pools of the libraries.
+        sign: Proves that the output folder is the same here.
+        version: Version of arr-stream that started the batch.
     """
 
     def __init__(self, options: JobOptions, threads: int, sign: Sign, version: str) -> None:
@@ -109,14 +111,14 @@ class RayWorker:
         self._progress: JobProgress | None = None
 
     def load(self) -> Loaded | Refused:
-        """Load the models, or say why no file can be done here."""
+        """Load the models; return the reason if this node can do no file."""
         try:
             if self._version != __version__:
                 here, there = f"{__version__} on {socket.gethostname()}", f"{self._version} where the batch was started"
                 remedy = "install the same version on all nodes"
                 raise BackendUnavailable(f"arr-stream {here}, and {there}", remedy=remedy)
             self._sign.check(Path(self._options.folder))
-            # Before the libraries are loaded, which read them then.
+            # The libraries read these variables when they are imported.
             os.environ.update(dict.fromkeys(POOLS, str(self._threads)))
             from arr_stream.batch.runner import JobRunner
             from arr_stream.threads import limit_threads
@@ -128,26 +130,28 @@ class RayWorker:
         return Loaded(os.getpid(), socket.gethostname())
 
     def run(self, attempt: Attempt) -> Answer:
-        """Do a file."""
+        """Process a file."""
         assert self._runner is not None
         self._progress = None
         return self._runner.run(attempt, self._hear)
 
     def progress(self) -> JobProgress | None:
-        """How far the file is, called while `run` goes on; None when there is nothing to tell yet."""
+        """Return the progress of the current file, while `run` runs; None before the first report."""
         return self._progress
 
     def _hear(self, progress: JobProgress) -> None:
         self._progress = progress
 
     def _may_commit(self, attempt: Attempt) -> None:
-        """Raises:
-        OutputUnwritable: The batch has ended, or the folder is not there any more.
-        WorkerLost: The attempt was given up, and another may be under way.
+        """Check that the attempt may still commit.
+
+        Raises:
+            OutputUnwritable: The batch has ended, or the folder is gone.
+            WorkerLost: The attempt was given up, and another may be running.
         """
         self._sign.check(Path(self._options.folder))
         mark = self._sign.revoked(attempt)
-        # Listing a folder is what lets a network disk look again.
+        # Listing the folder makes a network disk refresh its cache.
         if mark.parent.is_dir() and mark in mark.parent.iterdir():
             raise WorkerLost(
                 f"{redact_url(attempt.job.source)}: attempt {attempt.number} was given up meanwhile",

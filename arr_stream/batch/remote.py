@@ -1,11 +1,11 @@
-"""Sources that lie in a store or on a web server: what an address means, and a local copy of it while it is worked on.
+"""Remote sources on object stores and web servers: expansion of addresses, and a temporary local copy.
 
-fsspec could open far more than is wanted of an address that may come from a list that someone else wrote: `zip://` and
+Addresses may come from an untrusted list, and fsspec could open far more than is wanted of them: `zip://` and
 `simplecache::` open one address within another, `reference://` reads a file that names further files of this machine,
-`github://` or `jupyter://` talk to whole services, and a `::` anywhere joins such things together. So only the schemes
-below are read, each by its own file system, and nothing is taken for a chain. Credentials come from the environment of
-each worker, in the way of the store's own tools; they are neither options nor parts of addresses, so that no record,
-manifest or error can hold them.
+`github://` or `jupyter://` talk to whole services, and a `::` anywhere chains such things. So only the schemes below
+are read, each by its own file system, and no address is taken for a chain. Credentials come from the environment of
+each worker, as for the store's own tools; they are neither options nor parts of addresses, so that no record, manifest
+or error can hold them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from arr_stream.plain_text import one_line, redact_url
 from arr_stream.sources.locate import natural_key
 
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory", "file")
-"""What is read; `memory` is of use within one process only."""
+"""Schemes that are read; `memory` works only within one process."""
 
 _WEB = ("http", "https")
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
@@ -51,18 +51,18 @@ _MAX_BYTES = int(Settings().source.remote_max_bytes)
 def expand(
     text: str, storage: Mapping[str, Any], is_wanted: Callable[[Path], bool], *, recursive: bool = False
 ) -> list[str]:
-    """Addresses of the files that an address means: itself, what its glob matches, or the videos of its folder.
+    """Expand an address into files: itself, the matches of its glob, or the videos of its folder.
 
-    An address of a web server means itself: such a server has no folders, and a `?` in it is no glob.
+    An address of a web server stands for itself: such a server has no folders, and a `?` in it is no glob.
 
     Args:
-        text: With a scheme of `SCHEMES`.
+        text: Address with a scheme of `SCHEMES`.
         storage: Options for fsspec.
-        is_wanted: Which files of a folder are videos.
-        recursive: Search folders within a folder too.
+        is_wanted: Returns whether a file of a folder is a video.
+        recursive: Search nested folders too.
 
     Raises:
-        ArrStreamError: As `identity`; a folder without videos is not found.
+        ArrStreamError: As `identity`; a folder without videos counts as not found.
     """
     scheme, fs, path = _opened(text, storage)
     if scheme in _WEB:
@@ -84,11 +84,11 @@ def expand(
 
 
 def identity(address: str, storage: Mapping[str, Any]) -> dict[str, Any]:
-    """What changes when a file does, as far as its store tells: `etag`, `bytes` and `changed`.
+    """Return values that change with a file, as far as its store reports them: `etag`, `bytes` and `changed`.
 
     Raises:
         SourceNotFound: No such file.
-        NotAMediaFile: It is a folder, or of a scheme that is not read.
+        NotAMediaFile: It is a folder, or its scheme is not supported.
         BackendUnavailable: A package for this scheme is missing.
         AuthenticationFailed: Wrong or missing credentials.
         ConnectionFailed: The store cannot be reached, or fails.
@@ -101,13 +101,13 @@ def identity(address: str, storage: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fetched(address: str, storage: Mapping[str, Any], *, folder: Path, max_bytes: int = _MAX_BYTES) -> Iterator[Path]:
-    """A copy that only this user can read, for as long as the context lasts.
+    """Provide a local copy that only this user can read, for the duration of the context.
 
-    It is made in `folder`, and refused where it has more than `max_bytes`, whatever the store says about the size.
+    It is created in `folder`, and refused beyond `max_bytes`, regardless of the size that the store states.
 
     Raises:
         SourceTooLarge: The file is larger than `max_bytes`.
-        ConnectionFailed: Not all of it arrived, or it was changed meanwhile.
+        ConnectionFailed: It arrived incomplete, or changed meanwhile.
         DiskFull, OutputUnwritable: The copy cannot be written.
         ArrStreamError: As `identity`.
     """
@@ -153,7 +153,7 @@ def _check_size(address: str, size: int, max_bytes: int) -> None:
 
 
 def _opened(address: str, storage: Mapping[str, Any]) -> tuple[str, Any, str]:
-    """Scheme, file system, and the path within it."""
+    """Return the scheme, the file system, and the path within it."""
     match = _ADDRESS.match(address)
     scheme = match.group(1).lower() if match else ""
     if scheme not in SCHEMES:
@@ -165,7 +165,7 @@ def _opened(address: str, storage: Mapping[str, Any]) -> tuple[str, Any, str]:
     try:
         import fsspec
 
-        # By its name and not by the address: an address could name a chain of file systems.
+        # Open by scheme and not by address: an address could name a chain of file systems.
         fs = fsspec.filesystem(scheme, **options)
     except ImportError as exc:
         package = _PACKAGES.get(scheme, "aiohttp")
@@ -179,7 +179,7 @@ def _opened(address: str, storage: Mapping[str, Any]) -> tuple[str, Any, str]:
 
 
 def _options(scheme: str, storage: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as fsspec takes them: dotted keys nested, `true` and `false` as what they say, nothing secret."""
+    """Return options as fsspec takes them: dotted keys nested, `true` and `false` as booleans; refuse secrets."""
     if scheme in _WEB:
         options: dict[str, Any] = {"client_kwargs": {"timeout": _web_timeout()}}
     else:
@@ -201,7 +201,7 @@ def _options(scheme: str, storage: Mapping[str, Any]) -> dict[str, Any]:
 def _web_timeout() -> Any:
     with needed_by("http://"):
         import aiohttp
-    # Of each wait, and not of the whole, which takes as long as the file is large.
+    # Timeout of each wait, not of the whole download, whose duration depends on the size.
     return aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 
 
@@ -230,14 +230,14 @@ def _first(info: Mapping[str, Any], *keys: str) -> Any:
 
 @contextlib.contextmanager
 def _asking(address: str) -> Iterator[None]:
-    """Turn whatever a store answers into errors of our own."""
+    """Turn a store's errors into those of `arr_stream.errors`."""
     name = redact_url(address)
     try:
         yield
     except ArrStreamError:
         raise
     except Exception as exc:
-        # The file system of web servers calls whatever went wrong a missing file.
+        # The file system of web servers reports every error as a missing file.
         cause = exc.__cause__ if isinstance(exc, FileNotFoundError) and exc.__cause__ is not None else exc
         raise _refusal(name, cause) from exc
 
@@ -256,7 +256,7 @@ def _refusal(name: str, exc: BaseException) -> ArrStreamError:
 
 
 def _address(text: str, name: str) -> str:
-    """The address of a file that was found where `text` led; what its scheme, user and host are stays."""
+    """Return the address of a file found under `text`, with the scheme, user and host of `text`."""
     scheme, host = text.partition("://")[0], urlsplit(text).netloc
     name = name.lstrip("/")
     container = host.partition("@")[0]
@@ -266,6 +266,6 @@ def _address(text: str, name: str) -> str:
 
 
 def _suffix(path: str) -> str:
-    """The file's ending, by which readers tell kinds apart, where it is a plain one."""
+    """Return the file's suffix, by which readers tell formats apart, if it is a plain one."""
     ending = Path(urlsplit(path).path if path.startswith(("http://", "https://")) else path).suffix
     return ending if re.fullmatch(r"\.[A-Za-z0-9]{1,8}", ending) else ""

@@ -1,4 +1,4 @@
-"""Does files one after the other with models that are loaded once; the part of a worker that every engine shares."""
+"""The job runner: it does files one after the other with models loaded once; every engine's workers use it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OnProgress = Callable[[JobProgress], None]
 
 @dataclass(slots=True)
 class _Progress:
-    """Counts frames, tells of them now and then, and keeps what was said about them, each notice once."""
+    """Frame counter that reports progress at intervals and keeps each notice once."""
 
     attempt: Attempt
     tell: OnProgress
@@ -79,12 +79,12 @@ class _Progress:
 
 
 class JobRunner:
-    """Opens a file, chooses cells on every frame, and brings the outputs to their places.
+    """Runner that opens a file, selects cells on every frame, and commits the outputs.
 
     Args:
-        options: What is done with every file.
+        options: Options for every file.
         threads: Threads for the pools of the keyframe models; None for half of the cores.
-        before_commit: Called when all is written and before any of it goes to its place; raises where it must not.
+        before_commit: Called after all outputs are written and before they are committed; raises to prevent that.
 
     Raises:
         ArrStreamError: Models or queries that no file could be done with; see `arr_stream.errors`.
@@ -103,7 +103,7 @@ class JobRunner:
         self._models = Models.load(self.settings, threads)
 
     def run(self, attempt: Attempt, on_progress: OnProgress) -> JobFinished | JobFailed:
-        """Do a file, and tell of it now and then; what goes wrong is told, not raised, and leaves no output of it."""
+        """Process a file and report progress; an error is returned, not raised, and leaves no output."""
         progress = _Progress(attempt, on_progress)
         started = time.monotonic()
         self._fetched = None
@@ -114,7 +114,7 @@ class JobRunner:
                 return JobFinished(attempt, self._run(attempt, workspace, progress, started))
             except Exception as exc:
                 told = failed(attempt, progress.frames, exc, self.layout)
-                # With the name of the source in front, where it does not stand there.
+                # Prefix the source's name if the message lacks it.
                 source, message = redact_url(attempt.job.source), self._by_address(told.message, attempt.job)
                 return replaced(told, message=message if message.startswith(source) else f"{source}: {message}")
 
@@ -124,7 +124,7 @@ class JobRunner:
             before = self._identity(job.source)
             with self._open(path) as stream:
                 if "://" in job.source:
-                    # By its address, not by the file that it was fetched to.
+                    # Use its address, not the local copy's name.
                     source = cast("Any", stream.source)
                     source.info = replaced(source.info, name=redact_url(job.source))
                 progress.num_frames = stream.source.info.num_frames
@@ -158,7 +158,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def _local(self, source: str, workspace: Workspace) -> Iterator[Path]:
-        """The source as a file of this machine."""
+        """Provide the source as a local file."""
         if "://" not in source:
             yield Path(source)
             return
@@ -168,13 +168,13 @@ class JobRunner:
             yield path
 
     def _by_address(self, text: str, job: Job) -> str:
-        """The text with the address of what was fetched, where it names the file that it was fetched to."""
+        """Return the text with the local copy's path replaced by its address."""
         return text if self._fetched is None else text.replace(str(self._fetched), redact_url(job.source))
 
     def _identity(self, source: str) -> Mapping[str, Any]:
         try:
             return identity(source, self.options.storage)
-        except (FileNotFoundError, ValueError) as exc:  # A zero byte is in no name of a file.
+        except (FileNotFoundError, ValueError) as exc:  # a null byte is in no file name
             raise SourceNotFound(f"{source}: no such file", remedy="check the path") from exc
         except OSError as exc:
             raise NotAMediaFile(f"{source}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
@@ -212,7 +212,7 @@ class JobRunner:
 
 
 class Digesting:
-    """A consumer that only takes the digest of what the records say, in whatever form they are written."""
+    """Consumer that only computes the digest of the records, independent of their format."""
 
     def __init__(self, header: Header) -> None:
         self._header = header
@@ -225,12 +225,12 @@ class Digesting:
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
 
     def hexdigest(self) -> str:
-        """Of all frames so far; what `records.json_lines.records_digest` says of the file."""
+        """Return the digest of all frames so far, equal to `records.json_lines.records_digest` of the file."""
         return self._digest.hexdigest()
 
 
 def failed(attempt: Attempt, frames: int, error: Exception, layout: Layout) -> JobFailed:
-    """What is told of an error; the system's refusals to write as errors of our own."""
+    """Return the failure event of an error; write errors of the system become those of `arr_stream.errors`."""
     system = isinstance(error, OSError)
     if isinstance(error, OSError) and error.filename is not None and _is_within(error.filename, layout.folder):
         error = output_error(error, Path(error.filename))
@@ -245,7 +245,7 @@ def failed(attempt: Attempt, frames: int, error: Exception, layout: Layout) -> J
 
 
 def _root(error: BaseException) -> BaseException:
-    """What a consumer's error came from; any other error itself."""
+    """Return the cause of a consumer's error; any other error itself."""
     while isinstance(error, ConsumerFailed) and error.__cause__ is not None:
         error = error.__cause__
     return error
