@@ -1,1 +1,1 @@
-"""Streams that do not wait: commands while they run, quality that follows the load, pictures and events for viewers."""
+"""Live streams: commands while they run, quality that adapts to the load, pictures and events for clients."""

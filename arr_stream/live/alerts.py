@@ -1,7 +1,7 @@
-"""Alerts: rules checked on every frame, and a clip and messages where one fires.
+"""Alerts: rules checked on every frame, with clips and messages.
 
-Only the rules run in the frame loop. Drawing, encoding and sending happen in threads beside it; a picture that they
-have no time for is missing from the clips and counted, an alert never.
+Only the rules run in the frame loop. Drawing, encoding and sending run in other threads; a picture that they are too
+slow for is missing from the clips and counted, but no alert is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from arr_stream.types import ByteArray, Frame
 Draw = Callable[[Frame, PatchSet], ByteArray]
 
 _WAITING_FRAMES = 8
-"""Each holds its texture, a few MB."""
+"""Most queued frames; each holds its texture, a few MB."""
 _SILENT_SECONDS = 2.0
 _LAST_CLIP_SECONDS = 5.0
 _JOIN_SECONDS = 10.0
@@ -33,24 +33,24 @@ _KEPT_NOTICES = 100
 
 
 class Alerts:
-    """A consumer that watches for what rules describe.
+    """Consumer that checks the rules on every frame.
 
     Args:
         rules: See `arr_stream.live.rules`.
         stream_name: For records and file names.
-        clip_folder: Where clips are written; None to record none. It is made when needed.
-        before_seconds, after_seconds: How much of the stream's time a clip shows around an alert.
-        webhooks: Each alert is sent to each; they are closed with this.
-        on_alert: Called with each alert, in a thread of its own.
+        clip_folder: Folder for clips, created when needed; None to record none.
+        before_seconds, after_seconds: Stream time that a clip shows around an alert.
+        webhooks: Each alert goes to each of them; closed with this consumer.
+        on_alert: Called with each alert, in another thread.
         on_notice: Called with each notice, in any thread.
-        draw: Makes the pictures of the clips, `[H, W, 3]` uint8, in a thread of its own; None for the frames alone.
-        max_clips_bytes: The oldest clips of the folder are deleted when all together have more.
-        cooldown_seconds: At least so much of the stream's time lies between two alerts of one rule.
+        draw: Draws the pictures of the clips, `[H, W, 3]` uint8, in another thread; None for the plain frames.
+        max_clips_bytes: The oldest clips are deleted when all clips of the folder have more.
+        cooldown_seconds: Least stream time between two alerts of one rule.
         video: Quality of the clips.
 
     Attributes:
-        dropped: Pictures that were left out of the clips.
-        notices: The newest one-line messages, such as why a clip could not be written, oldest first.
+        dropped: Pictures missing from the clips.
+        notices: The newest one-line messages, such as the reason why a clip could not be written, oldest first.
 
     Raises:
         InvalidSetting: A text that is no rule.
@@ -98,7 +98,7 @@ class Alerts:
         self._thread.start()
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Look at one frame; what follows happens elsewhere.
+        """Check the rules on one frame; other threads do the rest.
 
         Raises:
             ValueError: Closed already.
@@ -122,14 +122,14 @@ class Alerts:
                 self._notice("clips: pictures come faster than they can be kept; some are missing from the clips")
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Finish the clip that is being recorded, and end every thread, within seconds."""
+        """Finish the clip in progress, and end every thread, within seconds."""
         if self._closed:
             return
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join(_JOIN_SECONDS)
-        # Side by side, since each may take seconds.
+        # In parallel, since each may take seconds.
         closing = [threading.Thread(target=webhook.close, name="arr-stream-closing") for webhook in self._webhooks]
         for thread in closing:
             thread.start()
@@ -137,7 +137,7 @@ class Alerts:
             thread.join()
 
     def _work(self) -> None:
-        """The thread: pictures and alerts in their order; the writing of clips in between."""
+        """Handle pictures and alerts in order, and write clips in between; runs in the worker thread."""
         recorder = self._recorder
         quiet_since = time.monotonic()
         while (item := self._taken()) is not None or not self._closed:
@@ -151,7 +151,7 @@ class Alerts:
                 elif recorder is not None and recorder.behind:
                     recorder.write_some()
                 elif recorder is not None and time.monotonic() - quiet_since > self._silent_seconds:
-                    # The source has gone silent; what there is of the clip is all there will be.
+                    # The source is silent, so no further picture will come for the clip.
                     recorder.finish()
         if recorder is not None:
             with self._failures_told():
@@ -165,11 +165,11 @@ class Alerts:
             self._notice(f"alerts: {type(exc).__name__}: {exc}")
 
     def _taken(self) -> tuple[Frame, PatchSet] | Alert | None:
-        """The next thing to do, or None when there is nothing for now."""
+        """Return the next item, or None without one."""
         recorder = self._recorder
         longest = None
         if recorder is not None and recorder.recording:
-            # Without a clip in the making nothing has to be done by the clock.
+            # Without a clip in progress there is nothing to do periodically.
             longest = 0.0 if recorder.behind else 0.5
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, longest)
@@ -206,13 +206,13 @@ class Alerts:
 
 @dataclass(frozen=True, slots=True)
 class AlertPlan:
-    """What to look for in streams, and what follows.
+    """Rules for streams, and the actions of their alerts.
 
     Args:
-        rules: See `arr_stream.live.rules`; none for no alerts.
-        before_seconds, after_seconds: How much of the stream a clip shows around an alert.
-        clip_folder: Where clips are written; None for none.
-        addresses: Where alerts are sent.
+        rules: See `arr_stream.live.rules`; empty for no alerts.
+        before_seconds, after_seconds: Stream time that a clip shows around an alert.
+        clip_folder: Folder for clips; None for no clips.
+        addresses: Webhook addresses.
 
     Raises:
         InvalidSetting: A malformed rule or address.

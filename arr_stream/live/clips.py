@@ -1,7 +1,7 @@
-"""Short MP4s of what an alert was about, from some seconds before it to some seconds after.
+"""Short MP4 clips around alerts, from some seconds before to some seconds after.
 
-The last seconds are kept as JPEGs, so that they cost little memory. A clip is written from them a frame at a time
-whenever there is nothing else to do, so that the pictures before the alert do not delay the ones after it.
+The last seconds are kept as JPEGs, which saves memory. A clip is written from them one frame at a time, between other
+work, so that the pictures before the alert do not delay those after it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from arr_stream.live.pictures import encode
 from arr_stream.types import ByteArray
 
 CLIP_NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[a-z0-9-]{1,40}_[a-z0-9-]{1,40}(?:_\d{1,3})?(\.partial)?\.mp4")
-"""Names that this module gives; no other file is listed or deleted."""
+"""File names of clips; no other file is listed or deleted."""
 
 DEFAULT_MOST_BYTES = 2_000_000_000
 LONGEST_CLIP_SECONDS = 300.0
-"""However often alerts follow each other; then the next one begins a new clip."""
+"""Longest clip, even if alerts keep following; the next alert then begins a new clip."""
 
 _MOST_KEPT_BYTES = 64_000_000
 _LONGEST_SIDE_PX = 1920
@@ -40,12 +40,12 @@ _JPEG_QUALITY = 92
 _USUAL_STEP_SECONDS = 1 / 25
 _FIRST_BYTES = 65_536
 _LEFT_OVER_SECONDS = 3600.0
-"""A partial clip that was not written to for so long was left by a run that was killed."""
+"""Age without a write after which a partial clip counts as left by a killed run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClipFile:
-    """A finished clip in a folder: its name and size, and when it was finished."""
+    """Finished clip in a folder: its name, its size, and the time it was finished."""
 
     name: str
     bytes: int
@@ -60,12 +60,12 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Recording:
-    """A clip that is being written.
+    """Clip in progress.
 
     Attributes:
-        first_seconds: The stream's time of its first picture, which is 0 in the file.
-        end_seconds: Pictures up to here belong to it.
-        pending: Pictures that are not in the file yet, and may be later than the end: that may be put off.
+        first_seconds: Stream time of its first picture, which is 0 in the file.
+        end_seconds: Stream time of its end.
+        pending: Pictures not in the file yet; some may be later than the end, which can be extended.
     """
 
     writer: Mp4Writer
@@ -75,14 +75,14 @@ class _Recording:
 
 
 class ClipRecorder:
-    """Keeps the last seconds of one stream and records clips; used by one thread.
+    """Recorder that keeps the last seconds of one stream and writes clips; used by one thread.
 
     Args:
-        folder: Where to; made when the first clip is. Names of files begin with time and stream.
-        before_seconds, after_seconds: How much of the stream's time a clip shows around an alert.
-        most_bytes: The oldest clips of the folder are deleted when all together have more.
+        folder: Folder of the clips; created with the first. File names begin with time and stream.
+        before_seconds, after_seconds: Stream time that a clip shows around an alert.
+        most_bytes: The oldest clips are deleted when all clips of the folder have more.
         settings: Quality of the video.
-        on_finished: Called with the path of each clip when it can be played, and whether it can be.
+        on_finished: Called with the path of each clip when it is closed, and whether it can be played.
         on_notice: Called with a line when clips can no longer be written; once until one succeeds again.
     """
 
@@ -111,18 +111,18 @@ class ClipRecorder:
 
     @property
     def recording(self) -> bool:
-        """A clip is not finished yet."""
+        """True while a clip is in progress."""
         return self._recording is not None
 
     @property
     def behind(self) -> bool:
-        """`write_some` has something to do."""
+        """True if `write_some` has work."""
         return self._recording is not None and bool(self._recording.pending)
 
     def add(self, pts_seconds: float, rgb: ByteArray) -> None:
         """Keep the next picture, `[H, W, 3]` uint8; larger ones than 1920 pixels are scaled down."""
         if self._past and pts_seconds < self._past[-1].pts_seconds:
-            # The stream's time began anew.
+            # The stream's time restarted.
             self.finish()
             self._forget(before_seconds=float("inf"))
         kept = _Kept(pts_seconds, encode(rgb, longest_px=_LONGEST_SIDE_PX, quality=_JPEG_QUALITY))
@@ -135,10 +135,10 @@ class ClipRecorder:
                 self.write_some()
 
     def start(self, pts_seconds: float, rule: str, made_unix: float) -> Path | None:
-        """Record around this moment, which must be that of the newest picture; a clip that goes on is extended.
+        """Record around this time, which must be that of the newest picture; a clip in progress is extended.
 
         Returns:
-            The name that the clip will have when it is finished; None where it cannot be written.
+            The path that the finished clip will have; None if it cannot be written.
         """
         if (recording := self._recording) is not None:
             latest = recording.first_seconds + LONGEST_CLIP_SECONDS
@@ -165,7 +165,7 @@ class ClipRecorder:
         return path
 
     def write_some(self) -> None:
-        """Write one picture that waits, or finish a clip that is over."""
+        """Write one pending picture, or finish a clip that has reached its end."""
         recording = self._recording
         if recording is None or not recording.pending:
             return
@@ -182,7 +182,7 @@ class ClipRecorder:
             self._give_up(recording, exc)
 
     def finish(self, *, most_seconds: float = float("inf")) -> None:
-        """End a clip that is being recorded, with what waits for it as far as there is time."""
+        """Finish a clip in progress, with as many of its pending pictures as time permits."""
         deadline = time.monotonic() + most_seconds
         while self.behind and time.monotonic() < deadline:
             self.write_some()
@@ -217,7 +217,7 @@ class ClipRecorder:
             raise
 
     def _free_path(self, rule: str, made_unix: float) -> Path:
-        """A name that nobody has, taken by an empty partial file: another stream may have the same name."""
+        """Reserve a free name with an empty partial file: another stream may have the same name."""
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(made_unix))
         stem = f"{stamp}_{_slug(self._stream_name, 'stream')}_{_slug(rule, 'alert')}"
         names = [f"{stem}.mp4", *(f"{stem}_{number}.mp4" for number in range(2, 1000))]
@@ -230,7 +230,7 @@ class ClipRecorder:
         raise EncodingFailed(f"{self._folder / names[0]}: no free name is left", remedy="look at what sets off alerts")
 
     def _give_up(self, recording: _Recording, exc: OutputError) -> None:
-        """Keep what can be played of a clip that cannot go on."""
+        """Save the playable part of a clip that cannot continue."""
         self._recording = None
         whole = False
         with contextlib.suppress(OutputError, OSError):
@@ -249,21 +249,21 @@ class ClipRecorder:
 
 
 def list_clips(folder: Path) -> list[ClipFile]:
-    """Finished clips of a folder, the newest first; none where there is no such folder."""
+    """Return the finished clips of a folder, the newest first; empty if the folder is missing."""
     return [ClipFile(path.name, size, made) for made, path, size in sorted(_clips(folder), reverse=True)]
 
 
 def find_clip(folder: Path, name: str) -> Path | None:
-    """A finished clip by its name; None for any other name, whatever it may be."""
+    """Return a finished clip by its name; None for any other name."""
     match = CLIP_NAME.fullmatch(name)
     path = folder / name
     return path if match and not match.group(1) and path.is_file() and not path.is_symlink() else None
 
 
 def delete_oldest(folder: Path, most_bytes: int, keep: Path | None = None) -> None:
-    """Delete clips, the oldest first, until those that are left have at most so many bytes.
+    """Delete clips, the oldest first, until the remaining ones have at most `most_bytes`.
 
-    Files with other names, folders and links stay; so does `keep`, and a clip that is being written.
+    Files with other names, folders and links stay; so do `keep`, and a clip in progress.
 
     Raises:
         OutputUnwritable: The folder cannot be listed, or a clip not be deleted.
@@ -282,7 +282,7 @@ def delete_oldest(folder: Path, most_bytes: int, keep: Path | None = None) -> No
 
 
 def _clips(folder: Path, *, partial: bool = False) -> Iterator[tuple[float, Path, int]]:
-    """Time, path and size of the clips that a folder holds."""
+    """Yield time, path and size of the clips in a folder."""
     if not folder.is_dir():
         return
     for path in folder.iterdir():
@@ -296,9 +296,9 @@ def _clips(folder: Path, *, partial: bool = False) -> Iterator[tuple[float, Path
 
 
 def _take(partial: Path) -> None:
-    """Make a file that is not there yet, with room for the beginning of a clip.
+    """Create a new file with space for the beginning of a clip.
 
-    Asked for before the encoder is: one that cannot write its first bytes keeps the file open for good.
+    It runs before the encoder starts: an encoder that cannot write its first bytes never closes the file.
     """
     with partial.open("xb") as file:
         try:

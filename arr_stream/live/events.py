@@ -1,4 +1,4 @@
-"""Events of live streams, handed from their threads to whoever listens; a slow listener loses some and is told so."""
+"""Events of live streams, passed from their threads to subscribers; a slow subscriber misses some and gets a count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 Event = dict[str, Any]
-"""Plain JSON values; `type` says what it is and `stream` whose, see docs/api.md."""
+"""Event as plain JSON values; `type` names its kind and `stream` its stream, see docs/api.md."""
 
 _EXPENDABLE = frozenset({"frame", "summary"})
 _ONLY_WHEN_NAMED = frozenset({"frame"})
@@ -16,13 +16,13 @@ _MOST_WAITING = 512
 
 
 class Subscription:
-    """What one listener is yet to take.
+    """Queue of events for one subscriber.
 
     Args:
-        wake: Called, from any thread, when there is something to take; must not wait.
+        wake: Called, from any thread, when there is an event to take; must not block.
         streams: Only events of these; None for all.
-        kinds: Only these types; None for all but the frames' records.
-        most_waiting: Beyond that, frames and summaries go first, then the oldest.
+        kinds: Only these types; None for all except frame records.
+        most_waiting: Queue limit; beyond it, frames and summaries are dropped first, then the oldest event.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Subscription:
         self._wake()
 
     def take(self) -> list[Event]:
-        """All that waits, oldest first; `missed` at the head where some were lost."""
+        """Return the queued events, oldest first; preceded by a `missed` event if some were dropped."""
         with self._lock:
             taken = list(self._waiting)
             self._waiting.clear()
@@ -69,7 +69,7 @@ class Subscription:
 
 
 class EventHub:
-    """Passes each event to all who listen for it. All methods may be called from any thread."""
+    """Hub that passes each event to its subscribers. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._subscriptions: tuple[Subscription, ...] = ()
@@ -84,7 +84,7 @@ class EventHub:
             self._subscriptions = tuple(each for each in self._subscriptions if each is not subscription)
 
     def wanted(self, kind: str, stream: str | None = None) -> bool:
-        """Whether anybody listens, for events that are dear to make."""
+        """Return whether anybody subscribes, to skip events that are costly to make."""
         return any(each.wants(kind, stream) for each in self._subscriptions)
 
     def publish(self, event: Event) -> None:

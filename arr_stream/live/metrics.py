@@ -1,8 +1,8 @@
-"""What is counted and measured of running streams, for Prometheus.
+"""Prometheus metrics of running streams.
 
 Names and labels follow its conventions: base units (seconds, bytes), `_total` at the end of counters, a label for the
-stream. Labels take few values: at most 64 streams at a time, names cut to 80 characters, and what is not known in
-advance is limited to 32 values each; whatever is beyond stands under `other`.
+stream. Labels take few values: at most 64 streams at a time, names cut to 80 characters, and open-ended values limited
+to 32 each; further ones count under `other`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ANSWER_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 """Upper bounds of the histograms' buckets."""
 
 _FROM_THE_START = ("frames_total", "frames_dropped_total", "alerts_total", "pictures_sent_total")
-"""Shown as 0 before anything happens, so that rates are right from the first time on."""
+"""Counters exported as 0 from the start, so that rates are right from the first event."""
 
 _MOST_STREAMS = 64
 _MOST_VALUES = 32
@@ -43,7 +43,7 @@ _FPS_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One metric: its kind, what it says, its labels beside the stream, and the bounds of a histogram."""
+    """Description of a metric: kind, help text, label beside the stream, and histogram buckets."""
 
     kind: str
     help: str
@@ -76,7 +76,7 @@ _OF_STREAMS: dict[str, _Row] = {
     "model_cache_bytes": _Row("Gauge", "Key-value cache of the model's memory."),
     "model_memory_tokens": _Row("Gauge", "Tokens in the model's memory."),
 }
-"""Every metric with the label `stream`, and one more where it is named."""
+"""Metrics of a stream; each has the label `stream`, and one more if named."""
 
 _OF_THE_PROCESS: dict[str, str] = {
     "streams": "Streams there are.",
@@ -87,7 +87,7 @@ _OF_THE_PROCESS: dict[str, str] = {
 
 @dataclass(slots=True)
 class _Seen:
-    """What is remembered of a stream: its label, its frame rate, and the last values of counters that others keep."""
+    """State of a stream: its label, its frame rate, and the last values of external counters."""
 
     label: str
     counters: dict[str, int] = field(default_factory=dict)
@@ -95,10 +95,10 @@ class _Seen:
 
 
 class LiveMetrics:
-    """Everything that is measured, in a registry of its own; may be used by several threads.
+    """All metrics, in an own registry; thread-safe.
 
-    A stream is known from `consumer` to `remove`; what is told of any other is passed over, since news of a stream may
-    come late.
+    A stream is registered from `consumer` to `remove`; values of other streams are ignored, since late events can
+    follow a removal.
 
     Raises:
         BackendUnavailable: prometheus_client is not installed.
@@ -122,7 +122,7 @@ class LiveMetrics:
         self._metrics["resident_memory_bytes"].set_function(resident_bytes)
 
     def consumer(self, stream_name: str) -> StreamMetrics:
-        """A consumer that observes the frames of a stream; the name must be that of no other."""
+        """Return a consumer that observes a stream's frames; the name must be unique."""
         with self._lock:
             if stream_name not in self._seen:
                 self._add(stream_name)
@@ -158,7 +158,7 @@ class LiveMetrics:
                     self._child("answer_seconds", seen).observe((answer.prefill_ms + answer.decode_ms) / 1e3)
 
     def source(self, stream_name: str, stats: SourceStats, dropped: int = 0) -> None:
-        """Take over the counters that a source, and who reads it, keep; both count from their own beginning."""
+        """Update the counters that the source and its reader keep; both count from their own start."""
         with self._lock:
             seen = self._seen.get(stream_name)
             if seen is None:
@@ -171,7 +171,7 @@ class LiveMetrics:
             }
             for name, value in counted.items():
                 before = seen.counters.get(name, 0)
-                # Less than before: the source was replaced by one that counts from nothing.
+                # A smaller value means a new source that counts from zero.
                 self._child(name, seen).inc(value - before if value >= before else value)
                 seen.counters[name] = value
 
@@ -182,7 +182,7 @@ class LiveMetrics:
         self._told("pictures_sent_total", stream_name, lambda child: child.inc())
 
     def shown(self, stream_name: str, age_seconds: float) -> None:
-        """A client has shown a frame so long after its capture."""
+        """Observe the time from capture to display of a frame on a client."""
         self._told("shown_age_seconds", stream_name, lambda child: child.observe(max(0.0, age_seconds)))
 
     def error(self, stream_name: str, error: BaseException) -> None:
@@ -207,7 +207,7 @@ class LiveMetrics:
                 self._metrics[name].remove_by_labels({"stream": seen.label})
 
     def render(self) -> tuple[bytes, str]:
-        """All values in Prometheus' text format, and its content type."""
+        """Return all values in Prometheus' text format, and its content type."""
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
         return generate_latest(_WithoutCreated(self.registry)), CONTENT_TYPE_PLAIN_0_0_4
@@ -235,7 +235,7 @@ class LiveMetrics:
         return metric.labels(seen.label) if value is None else metric.labels(seen.label, self._known(name, value))
 
     def _known(self, name: str, value: str) -> str:
-        """A label's value, as long as there are few of them."""
+        """Return a label's value, or `other` beyond the limit."""
         values = self._values.setdefault(name, set())
         if value not in values and len(values) >= _MOST_VALUES:
             return _OTHER
@@ -244,7 +244,7 @@ class LiveMetrics:
 
 
 class _WithoutCreated:
-    """A registry without the `_created` series, which double the text and say little."""
+    """Registry without the `_created` series, which double the text and say little."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -256,7 +256,7 @@ class _WithoutCreated:
 
 
 class StreamMetrics:
-    """Observes the frames of one stream; made by `LiveMetrics.consumer`."""
+    """Consumer that observes the frames of one stream; from `LiveMetrics.consumer`."""
 
     def __init__(self, metrics: LiveMetrics, stream_name: str) -> None:
         self._metrics, self._stream_name = metrics, stream_name
@@ -265,11 +265,11 @@ class StreamMetrics:
         self._metrics.frame(self._stream_name, frame, patches)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """What was counted stays until `LiveMetrics.remove`."""
+        """Do nothing: the values stay until `LiveMetrics.remove`."""
 
 
 def resident_bytes() -> float:
-    """Memory that this process holds now; its largest so far where the system has no /proc."""
+    """Return the current memory of this process; its peak on systems without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):

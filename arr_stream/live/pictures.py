@@ -1,6 +1,6 @@
-"""Pictures of a live stream for those who watch: drawn and compressed in a thread of their own, the newest frame only.
+"""Pictures of a live stream for its clients: drawn and compressed in an own thread, the newest frame only.
 
-Nothing is drawn that nobody waits for, and each view of a frame is drawn once, however many watch it.
+A frame is drawn only for waiting clients, and each view of it once, for all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from arr_stream.records.schema import frame_record
 from arr_stream.types import ByteArray, Frame
 
 MOST_UNSHOWN = 2
-"""Messages that may be under way to a client that has not yet said that it has shown them."""
+"""Most messages in flight to a client that has not yet acknowledged them."""
 
 _MOST_VIEWS = 2
 _LONGEST_SIDE_PX = 1280
@@ -34,7 +34,7 @@ _JOIN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """A processed frame, for viewers; `dropped` frames were passed over so far, `fps` are processed a second."""
+    """Processed frame for display, with the number of frames `dropped` so far and the `fps` processed."""
 
     frame: Frame
     patches: PatchSet
@@ -43,13 +43,13 @@ class Shown:
 
     @property
     def captured_seconds(self) -> float:
-        """On the clock of `time.monotonic`."""
+        """Capture time, on the clock of `time.monotonic`."""
         return self.frame.captured_seconds or 0.0
 
 
 @dataclass(slots=True, eq=False)
 class _Drawn:
-    """The pictures of one frame, made as they are asked for."""
+    """Pictures of one frame, drawn on demand."""
 
     shown: Shown
     dim: float | None
@@ -63,10 +63,10 @@ class _Drawn:
 
 
 class Watching:
-    """One client's wish for pictures; made by `PictureRoom.watch`. Methods may be called from any thread.
+    """Subscription of one client to pictures, from `PictureRoom.watch`. Methods may be called from any thread.
 
     Attributes:
-        error: Why there will be no more pictures; None while all is well.
+        error: Reason why no further pictures come; None without an error.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Watching:
         self.error: str | None = None
 
     def show(self, views: Sequence[str] | None = None, cells: bool | None = None) -> None:
-        """Other views, or cells with them or no more; a stream that stands still shows its last frame so.
+        """Change the views, or whether cells are included; a stalled stream shows its last frame again.
 
         Raises:
-            InvalidSetting: No such view, none, or more than two.
+            InvalidSetting: An unknown view, none, or more than two.
         """
         if views is not None:
             self._views = checked_views(views)
@@ -102,12 +102,12 @@ class Watching:
         self._room.stir()
 
     def take(self) -> bytes | None:
-        """The message that is ready, once; None where there is none."""
+        """Return the message that is ready, once; None without one."""
         message, self._message = self._message, None
         return message
 
     def acknowledge(self, sequence: int) -> bool:
-        """The client has shown a message, and with it all before; False for one that is not under way."""
+        """Record that the client has shown this message and all before; return False if it was not in flight."""
         captured_seconds = dict(tuple(self._under_way)).get(sequence)
         if captured_seconds is None:
             return False
@@ -122,7 +122,7 @@ class Watching:
         self._room.leave(self)
 
     def fail(self, error: str) -> None:
-        """There will be no more pictures."""
+        """Report an error and close the subscription."""
         self.error = error
         self.close()
         self._wake()
@@ -131,8 +131,8 @@ class Watching:
         return self._message is None and self._last is not shown and len(self._under_way) < MOST_UNSHOWN
 
     def deliver(self, drawn: _Drawn) -> None:
-        """Make the message of a frame ready; called by the drawing thread."""
-        # First: what is asked for while it is drawn is drawn next.
+        """Prepare the message of a frame; called by the drawing thread."""
+        # Set this first, so that a request during drawing is served next.
         shown = self._last = drawn.shown
         jpegs = [(view, drawn.jpeg(view)) for view in self._views]
         self._sequence += 1
@@ -142,7 +142,7 @@ class Watching:
 
 
 class PictureRoom:
-    """Draws a stream's newest frame for all who watch it; `dim` is that of `draw.views.render`."""
+    """Drawing thread for a stream's newest frame, shared by all clients; `dim` is that of `draw.views.render`."""
 
     def __init__(self, name: str = "", dim: float | None = None) -> None:
         self._dim = dim
@@ -154,7 +154,7 @@ class PictureRoom:
         self._thread.start()
 
     def show(self, shown: Shown) -> None:
-        """The newest frame; never waits."""
+        """Set the newest frame; never blocks."""
         with self._changed:
             self._newest = _Drawn(shown, self._dim)
             self._changed.notify_all()
@@ -167,16 +167,16 @@ class PictureRoom:
         cells: bool = False,
         on_age: Callable[[float], None] | None = None,
     ) -> Watching:
-        """Begin to watch; the newest frame comes at once where there is one.
+        """Subscribe to pictures; the newest frame comes at once if there is one.
 
         Args:
             views: One or two views of each frame.
-            wake: Called from the drawing thread when a message is ready; must not wait.
-            cells: Tell the cells and their reasons with each picture.
-            on_age: Called with the seconds from capture to display of each picture that was shown.
+            wake: Called from the drawing thread when a message is ready; must not block.
+            cells: Include the cells and their reasons with each picture.
+            on_age: Called with the seconds from capture to display of each shown picture.
 
         Raises:
-            InvalidSetting: No such view, none, or more than two.
+            InvalidSetting: An unknown view, none, or more than two.
         """
         watching = Watching(self, wake, views, cells, on_age)
         with self._changed:
@@ -189,12 +189,12 @@ class PictureRoom:
             self._watching = tuple(each for each in self._watching if each is not watching)
 
     def stir(self) -> None:
-        """Somebody may be ready for another picture."""
+        """Wake the drawing thread, since a client may be ready."""
         with self._changed:
             self._changed.notify_all()
 
     def snapshot(self, view: str) -> bytes | None:
-        """A JPEG of the newest frame; None before the first. Raises `InvalidSetting` where there is no such view."""
+        """Return a JPEG of the newest frame, None before the first; raise `InvalidSetting` for an unknown view."""
         check_view(view)
         newest = self._newest
         return newest.jpeg(view) if newest is not None else None
@@ -222,15 +222,15 @@ class PictureRoom:
                 try:
                     watching.deliver(newest)
                 except Exception as exc:
-                    # One view that cannot be drawn must not take the others along.
+                    # A view that cannot be drawn must not affect the others.
                     watching.fail(f"{', '.join(watching._views)}: {type(exc).__name__}: {exc}")
 
 
 def checked_views(views: Sequence[str]) -> tuple[str, ...]:
-    """The views, if there are such.
+    """Return the views after a check.
 
     Raises:
-        InvalidSetting: No such view, none, or more than two.
+        InvalidSetting: An unknown view, none, or more than two.
     """
     if not 1 <= len(views) <= _MOST_VIEWS:
         raise InvalidSetting(f"{len(views)} views", remedy="ask for one or two")
@@ -238,7 +238,7 @@ def checked_views(views: Sequence[str]) -> tuple[str, ...]:
 
 
 def encode(rgb: ByteArray, *, longest_px: int = _LONGEST_SIDE_PX, quality: int = _JPEG_QUALITY) -> bytes:
-    """A JPEG of a picture `[H, W, 3]`, scaled down where a side is longer than `longest_px`."""
+    """Encode a picture `[H, W, 3]` as JPEG, scaled down if a side is longer than `longest_px`."""
     height, width = rgb.shape[:2]
     scale = longest_px / max(height, width)
     if scale < 1:
@@ -252,7 +252,9 @@ def encode(rgb: ByteArray, *, longest_px: int = _LONGEST_SIDE_PX, quality: int =
 
 
 def message(shown: Shown, jpegs: Sequence[tuple[str, bytes]], sequence: int, cells: bool) -> bytes:
-    """A binary message: 4-byte little-endian length, so many bytes of JSON, then each JPEG; see docs/api.md."""
+    """Return a binary message: 4-byte little-endian length, that many bytes of JSON, then each JPEG; see
+    docs/api.md.
+    """
     patches, age_seconds = shown.patches, time.monotonic() - shown.captured_seconds
     header = {
         "seq": sequence,

@@ -1,4 +1,4 @@
-"""What each frame of a stream becomes: a picture for viewers, records that are kept, and events."""
+"""The publisher of a stream: pictures for clients, records of recent frames, and events."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SUMMARY_SECONDS = 0.25
 
 
 class Publisher:
-    """A consumer that hands a stream's frames to all who are interested; never waits for any of them.
+    """Consumer that distributes a stream's frames to clients; never blocks.
 
     Args:
         stream: The stream's id.
-        dropped: Tells how many frames were passed over so far.
+        dropped: Returns the number of dropped frames so far.
 
     Attributes:
-        ages_ms: From capture to display, of pictures that a viewer has shown.
-        grid: Of the first frame since the source was opened.
+        ages_ms: Time from capture to display of the pictures that clients have shown.
+        grid: Grid of the first frame since the source was opened.
         answers: The last ones, oldest first, as plain JSON values.
     """
 
@@ -42,7 +42,7 @@ class Publisher:
         self.answers: deque[dict[str, Any]] = deque(maxlen=MOST_ANSWERS)
         self.grid: Grid | None = None
         self.answering = False
-        # Not as JSON values: half a million small objects are looked through again and again for garbage, and all wait.
+        # Keep objects, not JSON values: half a million small objects would slow every garbage collection.
         self._frames: deque[PatchSet] = deque(maxlen=MOST_RECORDS)
         self._stream = stream
         self._hub = hub
@@ -59,7 +59,7 @@ class Publisher:
         self.newest = patches
         self._room.show(Shown(frame, patches, self._dropped(), self.fps.value))
         if self.grid is None or (self._frames and patches.index <= self._frames[-1].index):
-            # A source that was opened again counts from 0: records are of one run.
+            # A reopened source counts from 0, and records are of one run.
             self._frames.clear()
             self.grid, self._first_number = patches.grid, self._number + 1
         self._frames.append(patches.without_texture())
@@ -70,12 +70,13 @@ class Publisher:
             self.notice(notice)
 
     def records(self, last: int = MOST_RECORDS) -> Iterator[dict[str, Any]]:
-        """The last frames of this run until now, oldest first, as plain JSON values; one whose grid is not `grid` tells
-        its own."""
+        """Yield the last frames of this run, oldest first, as JSON values; one with another grid than `grid` has its
+        own.
+        """
         return map(self._record, tuple(self._frames)[-last:])
 
     def answers_of_run(self) -> list[dict[str, Any]]:
-        """Those of `answers` that are about the frames of `records`."""
+        """Return the entries of `answers` about the frames of `records`."""
         return [answer for answer in tuple(self.answers) if answer["answer"] >= self._first_number]
 
     def _record(self, patches: PatchSet) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Publisher:
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
 
     def age(self, seconds: float) -> None:
-        """A viewer has shown a picture so long after its capture."""
+        """Record the time from capture to display of a picture on a client."""
         self.ages_ms.add(seconds * 1e3)
 
     def notice(self, text: str) -> None:

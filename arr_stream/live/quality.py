@@ -1,11 +1,11 @@
-"""Quality that follows the load to hold the frame rate: first rarer keyframes, then flow on smaller pictures."""
+"""Adaptive quality, which holds the frame rate under load: first rarer keyframes, then flow on smaller pictures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 WINDOW_SECONDS = 1.0
-"""Load is judged over windows of this length."""
+"""Length of the windows in which load is measured."""
 
 _OVERLOADED = 0.92
 _RELAXED = 0.6
@@ -17,11 +17,11 @@ _LONGEST_PATIENCE_WINDOWS = 60
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What is saved at one step.
+    """Savings of one step.
 
     Args:
-        interval_factor: Keyframes that nothing but time asks for are so many times rarer.
-        flow_reduction: Flow is searched on pictures so many times smaller.
+        interval_factor: Factor on the interval of periodic keyframes.
+        flow_reduction: Factor by which the pictures for optical flow are smaller.
     """
 
     interval_factor: int = 1
@@ -29,14 +29,14 @@ class Quality:
 
 
 STEPS = (Quality(), Quality(2), Quality(4), Quality(4, 2), Quality(4, 4))
-"""From full quality down; `PatchSet.quality` is an index into these."""
+"""Steps from full quality down; `PatchSet.quality` is an index into these."""
 
 
 class Governor:
-    """Decides when quality changes, from how busy the frame loop was.
+    """Controller of the quality step, driven by the load of the frame loop.
 
-    Two overloaded windows lower it by a step, five relaxed ones raise it. A raise that has to be taken back makes the
-    next one wait twice as long, so that quality does not swing.
+    Two overloaded windows lower quality by a step, five relaxed ones raise it. After a raise that has to be undone, the
+    next one waits twice as long, so that quality does not oscillate.
 
     Attributes:
         step: Index into `STEPS`.
@@ -58,12 +58,12 @@ class Governor:
         return STEPS[self.step]
 
     def note(self, now_seconds: float, busy_seconds: float, dropped: int = 0) -> bool:
-        """Take in one frame; True when quality has changed.
+        """Record one frame; return True if the quality has changed.
 
         Args:
-            now_seconds: When the frame was done; any clock that never runs back.
-            busy_seconds: How long the loop worked on it, waiting for the frame not counted.
-            dropped: Frames that were passed over just before it.
+            now_seconds: Time at which the frame was done; any monotonic clock.
+            busy_seconds: Work on it, without the wait for the frame.
+            dropped: Frames dropped just before it.
         """
         if self._window_start is None:
             self._window_start = now_seconds - busy_seconds

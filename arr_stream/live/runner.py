@@ -1,4 +1,4 @@
-"""One live stream that runs by itself: its thread, its state, what is asked of it, and what is kept of it."""
+"""The runner of one live stream: its thread, its state, its queries and settings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ if TYPE_CHECKING:
     from arr_stream.vlm.viewer import Viewer
 
 Opener = Callable[[Settings, "OnState", "Interrupt"], Source]
-"""Opens a source. The second argument is told about its state, the third ends the opening. Raises a `SourceError`."""
+"""Function that opens a source; it reports its state to the second argument and stops when the third is set.
+
+Raises:
+    SourceError: The source cannot be opened.
+"""
 
 _WANT_A_CHANGE = (
     SettingsError,
@@ -57,7 +61,7 @@ _WANT_A_CHANGE = (
     SourceNotFound,
     SourceTooLarge,
 )
-"""What will not pass by itself."""
+"""Errors that a retry cannot fix."""
 
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 15.0
@@ -69,12 +73,12 @@ _DEFAULTS = public_settings(Settings())
 
 @dataclass(frozen=True, slots=True)
 class RunnerParts:
-    """What streams work with.
+    """Parts that streams share.
 
     Args:
-        make_viewer: Makes the model that watches; None without one.
-        make_consumers: Makes further consumers, such as alerts and metrics.
-        on_error: Called with what ended a run of a stream.
+        make_viewer: Creates the model's viewer; None without a model.
+        make_consumers: Creates further consumers, such as alerts and metrics.
+        on_error: Called with the error that ended a run of a stream.
     """
 
     hub: EventHub
@@ -85,15 +89,15 @@ class RunnerParts:
 
 
 class StreamRunner:
-    """Runs a source through its own stream in its own thread, and again when it fails, until closed.
+    """Runner that processes a source in its own thread, and reopens it after failures, until closed.
 
     All methods may be called from any thread.
 
     Args:
-        source: What was given for the source, without secrets; `opener` opens it.
-        settings, queries: What it begins with.
-        preset: Name of the preset that the settings came from.
-        on_end: Called in the end; the source cannot be opened again then, and the runner ends with it. None: it can.
+        source: The source as given, without secrets; `opener` opens it.
+        settings, queries: Initial settings and queries.
+        preset: Name of the settings' preset.
+        on_end: Called at the end of a source that cannot be reopened, which ends the runner; None if it can be.
     """
 
     def __init__(
@@ -147,18 +151,18 @@ class StreamRunner:
 
     @property
     def live(self) -> bool:
-        """Pictures come."""
+        """True while frames arrive."""
         return self._state == "live"
 
     @property
     def stats(self) -> dict[str, int]:
-        """Counters of the source that is open, empty without one; see `SourceStats`."""
+        """Counters of the open source, empty without one; see `SourceStats`."""
         source = self._source
         return asdict(source.stats) if source is not None else {}
 
     @property
     def waiting(self) -> int:
-        """Frames that wait to be processed."""
+        """Frames in the queue."""
         stream = self._stream
         return stream.waiting if stream is not None else 0
 
@@ -169,12 +173,12 @@ class StreamRunner:
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """What is looked for; regions in pixels of the upright frame."""
+        """Current queries; regions in pixels of the upright frame."""
         stream = self._stream
         return self._queries if stream is None else stream.queries
 
     def status(self) -> dict[str, Any]:
-        """As docs/api.md says; plain JSON values, without secrets."""
+        """Return the status as plain JSON values, without secrets; see docs/api.md."""
         source, stream, newest = self._source, self._stream, self.publisher.newest
         info = source.info if source is not None else None
         stats = self.stats
@@ -232,10 +236,10 @@ class StreamRunner:
     def ask_for(
         self, texts: Sequence[str], *, region_xywh: Sequence[float] | None = None, example: ExampleQuery | None = None
     ) -> None:
-        """What to look for from the next frame on.
+        """Set the queries from the next frame on.
 
         Raises:
-            QueryError, InvalidSetting: A text is empty, or the region is none of the frame.
+            QueryError, InvalidSetting: A text is empty, or the region is outside the frame.
         """
         queries: list[Query] = [parse_text(text) for text in texts]
         if region_xywh is not None:
@@ -272,7 +276,7 @@ class StreamRunner:
         return next((query for query in self.queries if isinstance(query, ExampleQuery)), None)
 
     def look(self, x: float, y: float) -> None:
-        """Someone looks here, normalised to [0, 1]; forgotten while nothing runs."""
+        """Add a gaze point, normalised to [0, 1]; ignored while nothing runs."""
         stream = self._stream
         if stream is not None:
             stream.pointer.look(x, y)
@@ -281,12 +285,12 @@ class StreamRunner:
         """Change settings, by dotted key.
 
         Args:
-            values: What to change.
-            base: Settings to start from, such as a preset's; None for the present ones.
-            preset: The name of that preset.
+            values: The changes.
+            base: Settings to start from, such as a preset's; None for the current ones.
+            preset: Name of that preset.
 
         Raises:
-            SettingsError, BudgetError: See `arr_stream.errors`; nothing is changed then.
+            SettingsError, BudgetError: See `arr_stream.errors`; the settings stay unchanged.
         """
         with self._lock:
             settings = (base or self.settings).with_values(values)
@@ -302,10 +306,10 @@ class StreamRunner:
     def question(
         self, question: str, when: Literal["now", "every", "change"] = "now", every_seconds: float = 5.0
     ) -> None:
-        """Ask the model: at once, every so often, or when the scene changes.
+        """Ask the model: at once, at an interval, or when the scene changes.
 
         Raises:
-            InvalidSetting: There is no model, the stream does not run, or the plan makes no sense.
+            InvalidSetting: There is no model, the stream does not run, or the plan is invalid.
         """
         with self._lock:
             if self._parts.make_viewer is None:
@@ -319,7 +323,7 @@ class StreamRunner:
         self.tell_state()
 
     def ask_no_more(self) -> None:
-        """End what `every` or `change` began."""
+        """Stop the questions of `every` or `change`."""
         with self._lock:
             self._asking = None
             if self._watcher is not None:
@@ -327,7 +331,7 @@ class StreamRunner:
         self.tell_state()
 
     def retry(self) -> None:
-        """Open the source again now, where it has failed or ended."""
+        """Reopen a failed or ended source now."""
         self._again.set()
 
     def tell_state(self) -> None:
@@ -367,7 +371,7 @@ class StreamRunner:
             while not self._stop.is_set():
                 began = self._processed
                 error = self._run()
-                # What was asked while it ran is no wish to run it again.
+                # A retry request during the run does not ask for another run.
                 self._again.clear()
                 if error is not None and self._parts.on_error is not None:
                     self._parts.on_error(self, error)
@@ -386,7 +390,7 @@ class StreamRunner:
                 self._on_end(self)
 
     def _run(self) -> Exception | None:
-        """Open the source and process it to its end; what went wrong."""
+        """Open the source and process it to its end; return the error."""
         self._set_state("connecting", None)
         consumers: list[Consumer] = [self.publisher]
         try:
@@ -411,7 +415,7 @@ class StreamRunner:
             return exc
 
     def _open(self) -> LiveStream | None:
-        """The stream, in place and ready to run; None where it was closed meanwhile."""
+        """Return the stream, ready to run; None if the runner was closed meanwhile."""
         from arr_stream.sources.live import Interrupt
 
         with self._lock:
@@ -431,7 +435,7 @@ class StreamRunner:
             raise
         try:
             with self._lock:
-                # What was asked and set while it was opened.
+                # Apply changes made while the source opened.
                 if self._settings is not settings:
                     stream.configure(self._settings)
                 if self._queries is not queries:
@@ -475,7 +479,7 @@ class StreamRunner:
             self.tell_state()
 
     def _on_source(self, state: SourceState) -> None:
-        # How it ends is told when it has ended, with what follows.
+        # The end is reported after it, with the next step.
         if state.state not in ("ended", "failed"):
             self._set_state(state.state, state.message)
 
@@ -485,7 +489,7 @@ class StreamRunner:
 
 
 def _fitting(queries: Sequence[Query], source: Source) -> list[Query]:
-    """The queries without a region that lies outside the frame, which has changed since it was drawn."""
+    """Return the queries without regions outside the frame, whose size has changed since."""
     kept: list[Query] = []
     for query in queries:
         with contextlib.suppress(ArrStreamError):
@@ -498,7 +502,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def _may_pass(error: Exception | None) -> bool:
-    """Trying again may help although nobody changes anything."""
+    """Return whether a retry may succeed without any change."""
     return error is not None and not isinstance(error, _WANT_A_CHANGE) and not getattr(error, "permanent", False)
 
 

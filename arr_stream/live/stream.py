@@ -29,22 +29,22 @@ from arr_stream.types import FloatArray, Frame, Grid
 _MOST_POINTS = 256
 
 _TURNS = threading.BoundedSemaphore(max(1, usable_cores() // 2))
-"""Frames of all live streams of the process that are worked on at a time.
+"""Limit on the frames of all live streams that the process works on at once.
 
-Each frame leaves the interpreter for OpenCV many times; where more threads than this come back to it, they wait for one
-another more than they work. The other cores decode, draw, encode and make keyframes.
+Each frame leaves the interpreter for OpenCV many times; with more threads than this, they wait for the interpreter lock
+more than they work. The other cores decode, draw, encode and make keyframes.
 """
 
 
 class PointerGaze:
-    """A `GazeSource` that is told points as they come; each falls to the next frame. Any thread may tell."""
+    """`GazeSource` for points from any thread; each point belongs to the next frame."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, float]] = deque(maxlen=_MOST_POINTS)
         self._lock = threading.Lock()
 
     def look(self, x: float, y: float) -> None:
-        """Someone looks here, normalised to [0, 1].
+        """Add a gaze point, normalised to [0, 1].
 
         Raises:
             InvalidSetting: Outside [0, 1].
@@ -55,7 +55,7 @@ class PointerGaze:
             self._points.append((x, y))
 
     def between(self, after_seconds: float, until_seconds: float) -> FloatArray:
-        """`[N, 2]`: every point since the frame before, whatever its time."""
+        """Return every point since the previous frame, regardless of its time, `[N, 2]`."""
         with self._lock:
             points = np.array(self._points, np.float32).reshape(-1, 2)
             self._points.clear()
@@ -63,15 +63,15 @@ class PointerGaze:
 
 
 class LiveStream(Stream):
-    """Frames as they come: the newest wins, or every one is taken while there is room (`live.policy`).
+    """Stream of live frames: only the newest one, or every one while the buffer has space (`live.policy`).
 
-    Nothing waits for the keyframe models: until they are loaded, frames are processed without a keyframe. Commands may
-    come from any thread and take effect with the next frame.
+    Frames do not wait for the keyframe models: until those are loaded, frames are processed without a keyframe.
+    Commands may come from any thread and take effect with the next frame.
 
     Args:
         source, settings, queries: See `Stream`.
-        pool: Lends keyframe workers that other streams use too; None for workers of its own.
-        on_notice: Called, from any thread, with one line about a command that failed after it was taken.
+        pool: Lends keyframe workers that other streams share; None for own workers.
+        on_notice: Called, from any thread, with one line about a command that failed after it was accepted.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LiveStream(Stream):
 
     @property
     def quality(self) -> int:
-        """How far quality is lowered, 0 for not at all; an index into `quality.STEPS`."""
+        """Step by which quality is lowered, 0 for full quality; an index into `quality.STEPS`."""
         return self._governor.step
 
     def ask(self, *queries: Query | str) -> None:
@@ -124,7 +124,7 @@ class LiveStream(Stream):
         self._commands.put(lambda: self.pipeline.ask(asked))
 
     def configure(self, settings: Settings) -> None:
-        """Take other settings. What needs other keyframe models is taken when those are loaded.
+        """Change the settings. Changes that need other keyframe models take effect when those are loaded.
 
         Raises:
             BudgetError: The budget does not fit the grid.
@@ -143,15 +143,15 @@ class LiveStream(Stream):
         threading.Thread(target=self._rebuild, args=(settings, load), name="arr-stream-change", daemon=True).start()
 
     def follow(self) -> None:
-        """See `Pipeline.follow`; of the pipeline that runs now, which a change of settings may have replaced."""
+        """Call `Pipeline.follow` of the current pipeline, which a change of settings may have replaced."""
         self.pipeline.follow()
 
     def take_back(self) -> None:
-        """See `Pipeline.take_back`; of the pipeline that runs now."""
+        """Call `Pipeline.take_back` of the current pipeline."""
         self.pipeline.take_back()
 
     def forget_sent(self) -> None:
-        """See `Pipeline.forget_sent`; of the pipeline that runs now."""
+        """Call `Pipeline.forget_sent` of the current pipeline."""
         self.pipeline.forget_sent()
 
     def __iter__(self) -> Iterator[PatchSet]:
@@ -159,7 +159,7 @@ class LiveStream(Stream):
         try:
             for frame in self._frames():
                 if frame.size_wh != self._size_wh:
-                    # The pipeline does the same with its own.
+                    # The pipeline does the same with its own queries.
                     self.queries = resized_queries(self.queries, self._size_wh, frame.size_wh)
                 self.frame = frame
                 started = time.monotonic()
@@ -178,7 +178,7 @@ class LiveStream(Stream):
     def close(self) -> None:
         """End threads, processes and connections; safe to call again, from any thread."""
         self._closing.set()
-        # First: a reader that waits for a frame is woken by its source.
+        # Close the source first: it wakes a reader that waits for a frame.
         self.source.close()
         with self._lock:
             coming, self._coming = self._coming, []
@@ -207,12 +207,12 @@ class LiveStream(Stream):
         return self._pool.lease(settings)
 
     def _check_models(self) -> None:
-        """Raise what kept the keyframe models from being loaded, once that is known."""
+        """Raise the error of the keyframe models' loading, if there is one."""
         if not self._models_ready and isinstance(self._provider, KeyframeWorkers | Lease):
             self._models_ready = self._provider.wait_ready(0.0)
 
     def _obey(self) -> tuple[str, ...]:
-        """Carry out what was commanded; one line for each command that failed, and for a change of quality before."""
+        """Run the pending commands; return a line for each failed one, and for an earlier change of quality."""
         while not self._commands.empty():
             try:
                 self._commands.get()()
@@ -241,11 +241,11 @@ class LiveStream(Stream):
         self._adapt()
 
     def _rebuild(self, settings: Settings, load: int) -> None:
-        """Load other keyframe models beside the running stream, then let it change over between two frames.
+        """Load other keyframe models while the stream runs, then switch over between two frames.
 
         Args:
-            settings: With those models.
-            load: Which of the loads this is; when it is over, only the newest counts.
+            settings: Settings with those models.
+            load: Number of this load; only the newest one counts when it is complete.
         """
         provider: KeyframeProvider | None = None
         try:
@@ -266,7 +266,7 @@ class LiveStream(Stream):
             return
         with self._lock:
             if load == self._loads and not self._closing.is_set():
-                # Those before have not had a frame to change over on.
+                # Earlier providers never got a frame to switch over on.
                 unwanted, self._coming, self._loaded_makers = self._coming, [provider], settings
             else:
                 unwanted = [provider]

@@ -1,4 +1,4 @@
-"""Several live streams side by side, added and removed while the others go on."""
+"""Several live streams side by side, which can be added and removed at any time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST_STREAMS = 8
 
 
 class LiveStreams:
-    """Holds the streams, at most `most_streams`.
+    """Collection of live streams, at most `most_streams`.
 
     Args:
-        settings: What a stream starts from where no preset is named.
+        settings: Settings of a stream without a preset.
         presets: Settings by name.
-        parts: What runners work with; its hub is told when a stream is added or removed, too.
+        parts: Shared parts of the runners; its hub also publishes when a stream is added or removed.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LiveStreams:
 
     @property
     def runners(self) -> tuple[StreamRunner, ...]:
-        """In the order in which they were added."""
+        """All runners, in the order in which they were added."""
         return tuple(self._runners.values())
 
     def get(self, id: str) -> StreamRunner | None:
@@ -64,16 +64,16 @@ class LiveStreams:
         settings: Mapping[str, Any] | None = None,
         once: bool = False,
     ) -> StreamRunner:
-        """Add a stream and start it; its source is opened in the background.
+        """Add a stream and start it; its source opens in the background.
 
         Args:
-            source: What to open; see `arr_stream.sources.live.open_live`.
-            opener: Opens it otherwise, such as a browser's camera; `source` is its public name then.
-            settings: Dotted keys, over the preset.
+            source: The source; see `arr_stream.sources.live.open_live`.
+            opener: Opens another kind of source, such as a browser's camera; `source` is then its public name.
+            settings: Dotted keys, applied over the preset.
             once: The source cannot be opened again.
 
         Raises:
-            InvalidSetting, QueryError, SettingsError: There are too many, or no such preset, and so on.
+            InvalidSetting, QueryError, SettingsError: Too many streams, an unknown preset, and so on.
         """
         values = self.preset(preset) if preset is not None else self.settings
         if settings:
@@ -104,7 +104,7 @@ class LiveStreams:
         return runner
 
     def remove(self, id: str) -> bool:
-        """End a stream and forget it; False where there is none."""
+        """Stop a stream and forget it; return False if there is no such stream."""
         with self._lock:
             runner = self._runners.pop(id, None)
         if runner is None:
@@ -114,7 +114,7 @@ class LiveStreams:
         return True
 
     def preset(self, name: str) -> Settings:
-        """The settings of that name; raises `InvalidSetting` where there are none."""
+        """Return the settings of that preset; raise `InvalidSetting` if it is unknown."""
         if name not in self.presets:
             raise InvalidSetting(f"preset {name!r} is not known", remedy=f"choose one of {', '.join(self.presets)}")
         return self.presets[name]
@@ -126,7 +126,7 @@ class LiveStreams:
         self.hub.publish({"type": "streams", "streams": self.statuses()})
 
     def close(self) -> None:
-        """End all streams, side by side."""
+        """Close all streams in parallel."""
         with self._lock:
             self._closed = True
             runners = self.runners
@@ -137,7 +137,7 @@ class LiveStreams:
             thread.join()
 
     def _ended(self, runner: StreamRunner) -> None:
-        """A source that cannot be opened again takes its runner with it."""
+        """Remove the runner of a source that cannot be opened again."""
         with self._lock:
             known = self._runners.pop(runner.id, None)
         if known is not None:

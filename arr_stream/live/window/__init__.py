@@ -1,1 +1,1 @@
-"""The window of `webcam` and `stream`: opened with Tk, drawn on, and worked by keys and the pointer."""
+"""The window of `webcam` and `stream`: opened with Tk, controlled by keys and the pointer."""

@@ -1,4 +1,4 @@
-"""What keys and the pointer mean in a live window."""
+"""Key and pointer commands of a live window."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _CHANNEL_VIEWS = tuple(CHANNEL_PREFIX + channel.name for channel in CHANNELS)
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is on the window just now: a frame, and where it is seen."""
+    """Frame in the window, and its place there."""
 
     panes: tuple[Pane, ...]
     frame: Frame
 
 
 class Controls:
-    """Turns keys and the pointer into commands to the stream, and knows how it is to be shown.
+    """Translator of keys and the pointer into commands to the stream; holds the display state.
 
     Args:
-        stream: Takes the commands.
-        annotator: Draws what is shown; its view is changed here, and it is told what is asked for.
-        save: Saves the picture that is shown, and returns where.
+        stream: Receives the commands.
+        annotator: Draws the picture; the controls change its view and its queries.
+        save: Saves the current picture and returns its path.
 
     Attributes:
-        beside: The source stands beside the view.
-        typed: What is being typed; None when nothing is.
-        gaze: The pointer tells where someone looks.
-        drag: Two corners on the window, while a box is being dragged.
-        changed: Something is to be drawn anew; whoever draws sets it back.
+        beside: Show the source beside the view.
+        typed: Text that the user is typing; None otherwise.
+        gaze: Use the pointer as the user's gaze.
+        drag: Two corners on the window while the user drags a box.
+        changed: A redraw is due; the drawing code resets it.
     """
 
     def __init__(self, stream: LiveStream, annotator: Annotator, save: Callable[[], Path]) -> None:
@@ -77,7 +77,7 @@ class Controls:
 
     @property
     def messages(self) -> list[tuple[str, bool]]:
-        """Lines to show, and whether each tells of something that failed."""
+        """Lines to show, each with whether it reports a failure."""
         now = time.monotonic()
         self._messages = [message for message in self._messages if message[0] > now][-_MOST_MESSAGES:]
         return [(text, failed) for _, text, failed in self._messages]
@@ -89,7 +89,7 @@ class Controls:
         self.changed = True
 
     def take(self, event: WindowEvent, scene: Scene | None) -> None:
-        """Deal with what has happened; before the first frame there is no scene."""
+        """Handle an event; the scene is None before the first frame."""
         if event.kind == "close":
             self.quitting = True
         elif event.kind == "key":
@@ -98,7 +98,7 @@ class Controls:
             self._point(event, scene)
 
     def look(self, scene: Scene) -> None:
-        """Tell the stream where the pointer is, if that is wanted."""
+        """Send the pointer position to the stream if it is used as gaze."""
         if self.gaze and self.pointer_xy is not None:
             for pane in scene.panes:
                 if pane.contains(*self.pointer_xy):
@@ -126,12 +126,12 @@ class Controls:
             self.typed = (self.typed + key)[:_MOST_SIGNS]
 
     def _ask_for(self, typed: str) -> None:
-        """The text takes the place of all others; none at all takes them away."""
+        """Replace the text queries with the typed one; an empty text removes them."""
         others = [query for query in self._stream.queries if not isinstance(query, TextQuery)]
         self._ask([*([parse_text(typed)] if typed else []), *others])
 
     def _ask(self, queries: list[Query], at_seconds: float = 0.0) -> None:
-        """Ask for something else; a region that was marked just now, `at_seconds`, is shown for a moment."""
+        """Set the queries; a region marked at `at_seconds` is shown for a moment."""
         try:
             self._stream.ask(*queries)
         except ArrStreamError as exc:
@@ -158,7 +158,7 @@ class Controls:
                 self._mark(self.drag, self._dragged, scene.frame)
 
     def _mark(self, drag: tuple[int, int, int, int], pane: Pane, frame: Frame) -> None:
-        """Look for what is in the box that was dragged."""
+        """Set a region query from the dragged box."""
         self.drag, self._dragged, self.changed = None, None, True
         (x0, x1), (y0, y1) = sorted(drag[::2]), sorted(drag[1::2])
         left, top = pane.frame_point(x0, y0, frame.size_wh)
@@ -200,7 +200,7 @@ class Controls:
             self.tell(str(exc), failed=True)
 
     def _escape(self) -> None:
-        """Leave what is open; with nothing open, quit."""
+        """Close the open element; quit without one."""
         if self.drag is not None:
             self.drag = self._dragged = None
         elif self.help or self.full_screen:

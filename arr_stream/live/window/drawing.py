@@ -1,4 +1,4 @@
-"""The picture that a live window shows: one view of a frame, or two side by side, and what is written over them."""
+"""Drawing of a live window: one view of a frame, or two side by side, with bars and messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _GAZE_RADIUS = 0.016
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """Where a frame is seen on the picture of a window.
+    """Rectangle of a frame on the picture of a window.
 
     Args:
         x, y, width, height: In pixels of that picture.
@@ -54,7 +54,7 @@ class Pane:
     height: int
 
     def frame_point(self, x: float, y: float, frame_wh: tuple[int, int]) -> tuple[float, float]:
-        """The place on the frame that is seen at `x, y`, or the nearest one."""
+        """Return the point of the frame at `x, y` of the picture, clamped to the frame."""
         u, v = (x - self.x) / self.width, (y - self.y) / self.height
         return min(1.0, max(0.0, u)) * frame_wh[0], min(1.0, max(0.0, v)) * frame_wh[1]
 
@@ -63,13 +63,13 @@ class Pane:
 
 
 def bars_px(size_wh: tuple[int, int]) -> tuple[int, int]:
-    """Heights of the bar at the head and of the strip at the foot; the latter 0 where it has no room."""
+    """Return the heights of the head bar and of the foot strip, the latter 0 if it does not fit."""
     size = font_px(*size_wh)
     return band_px(max(11, size)), band_px(size) if size else 0
 
 
 def first_size(frame_wh: tuple[int, int]) -> tuple[int, int]:
-    """How large a window begins: the frame as it is, within bounds, and so much higher for the bars around it."""
+    """Return a window's initial size: the frame's size within bounds, plus the height of the bars."""
     width, height = frame_wh
 
     def around(bars: int) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def first_size(frame_wh: tuple[int, int]) -> tuple[int, int]:
 
 
 def panes(size_wh: tuple[int, int], frame_wh: tuple[int, int], count: int) -> tuple[Pane, ...]:
-    """Where one frame, or several side by side, are seen on a picture: as large as they fit between the bars."""
+    """Return the rectangles of one frame or several side by side, as large as they fit between the bars."""
     width, height = size_wh
     head, foot = bars_px(size_wh)
     room_w, room_h = max(1, (width - _GAP_PX * (count - 1)) // count), max(1, height - head - foot)
@@ -93,9 +93,9 @@ def panes(size_wh: tuple[int, int], frame_wh: tuple[int, int], count: int) -> tu
 
 
 def draw_panes(annotators: Sequence[Annotator], shown: Shown, size_wh: tuple[int, int]) -> ByteArray:
-    """A picture `[H, W, 3]` uint8 of `size_wh`: the frame as each draws it, side by side; the bar at its head is free.
+    """Draw a picture `[H, W, 3]` uint8 of `size_wh`: each annotator's frame side by side, below an empty head bar.
 
-    The last one also writes its caption and its strip.
+    The last annotator also writes its caption and its strip.
     """
     frame, patches = shown.frame, shown.patches
     canvas = np.empty((size_wh[1], size_wh[0], 3), np.uint8)
@@ -110,11 +110,11 @@ def draw_panes(annotators: Sequence[Annotator], shown: Shown, size_wh: tuple[int
 def draw_status(
     picture: ByteArray, shown: Shown, *, name: str, view: str, state: str, fps: float, age_ms: float | None
 ) -> None:
-    """Write the bar onto the head of a picture, in place: the source and its state on the left, figures on the right.
+    """Write the head bar onto a picture, in place: the source and its state on the left, figures on the right.
 
     Args:
-        fps: Frames a second that are processed just now.
-        age_ms: Of pictures when they are shown; None before it is known.
+        fps: Frames processed per second.
+        age_ms: Age of the pictures when they are shown; None if unknown.
     """
     size, pad = _size(picture), _size(picture) // 2 + 3
     head = picture[: bars_px(picture.shape[1::-1])[0]]
@@ -136,7 +136,7 @@ def draw_status(
 
 
 def _figures(shown: Shown, fps: float, age_ms: float | None) -> list[tuple[str, Colour, bool]]:
-    """Number and unit by turns, from the left; a number is bold."""
+    """Return numbers, bold, and units in turn, from the left."""
     quality = shown.patches.quality
     figures = [(f"{fps:.1f}", "fps", WHITE)]
     figures += [(f"{age_ms:.0f}", "ms old", WHITE)] if age_ms is not None else []
@@ -146,7 +146,7 @@ def _figures(shown: Shown, fps: float, age_ms: float | None) -> list[tuple[str, 
 
 
 def draw_prompt(picture: ByteArray, typed: str) -> None:
-    """The line in which a query is typed, above the strip."""
+    """Draw the input line for a query, above the strip."""
     size = round(_size(picture) * 1.35)
     small = _size(picture)
     width = min(picture.shape[1] - 4 * small, 46 * small)
@@ -166,7 +166,7 @@ def draw_prompt(picture: ByteArray, typed: str) -> None:
 
 
 def draw_help(picture: ByteArray) -> None:
-    """All keys, in the middle."""
+    """Draw all keys, in the middle."""
     size = _size(picture)
     step = round(size * 1.75)
     keys_w = max(typeface.width_px(key, size, bold=True) for key, _ in KEYS)
@@ -180,7 +180,7 @@ def draw_help(picture: ByteArray) -> None:
 
 
 def draw_message(picture: ByteArray, lines: Sequence[tuple[str, Colour]]) -> None:
-    """Short messages below the bar at the head, the newest last."""
+    """Draw short messages below the head bar, the newest last."""
     size = _size(picture)
     y = bars_px(picture.shape[1::-1])[0] + size // 2
     for line, colour in lines:
@@ -194,7 +194,7 @@ def draw_message(picture: ByteArray, lines: Sequence[tuple[str, Colour]]) -> Non
 
 
 def draw_gaze(picture: ByteArray, xy: tuple[int, int]) -> None:
-    """A ring where someone looks."""
+    """Draw a ring at the gaze position."""
     radius = max(6, round(picture.shape[0] * _GAZE_RADIUS))
     cv2.circle(picture, xy, radius, (20, 20, 20), 4, cv2.LINE_AA)
     cv2.circle(picture, xy, radius, ACCENT, 2, cv2.LINE_AA)
@@ -205,7 +205,7 @@ def _size(picture: ByteArray) -> int:
 
 
 def _panel(picture: ByteArray, x: int, y: int, width: int, height: int) -> ByteArray:
-    """A darkened part of the picture, cut at its edges."""
+    """Darken a part of the picture, cut at its edges, and return it."""
     x, y = max(0, x), max(0, y)
     panel = picture[y : y + max(0, height), x : x + max(0, width)]
     if panel.size:

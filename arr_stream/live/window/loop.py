@@ -1,4 +1,4 @@
-"""Shows a live stream in a window until someone closes it or the stream ends."""
+"""The main loop of a live window, until the user closes it or the stream ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import ByteArray, Frame
 
 _WAIT_SECONDS = 0.012
-"""Keys and the pointer are looked at so often while no frame comes."""
+"""Interval at which keys and the pointer are read while no frame comes."""
 _REDRAW_SECONDS = 0.03
 _IDLE_SECONDS = 0.5
 _MOST_SNAPSHOTS = 1000
@@ -33,13 +33,13 @@ _MOST_ANSWERS = 8
 
 
 class Feed:
-    """A consumer that keeps the newest frame for a window, and the answers of those that were never shown.
+    """Consumer that keeps the newest frame for a window, and the answers of frames that were not shown.
 
     Args:
-        dropped: Tells how many frames were passed over so far.
+        dropped: Returns the number of dropped frames so far.
 
     Attributes:
-        fps: Frames a second that are processed.
+        fps: Frames processed per second.
     """
 
     def __init__(self, dropped: Callable[[], int]) -> None:
@@ -50,7 +50,7 @@ class Feed:
         self._changed = threading.Condition()
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Take a frame in the place of the one before; never waits."""
+        """Replace the newest frame; never blocks."""
         self.fps.add()
         with self._changed:
             self._newest = frame, patches
@@ -60,7 +60,7 @@ class Feed:
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
 
     def take(self, longest_seconds: float) -> Shown | None:
-        """The newest frame if it was not taken yet, as soon as there is one; None where none comes in time."""
+        """Return the newest frame once, waiting up to `longest_seconds`; None if no frame comes in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._newest is not None, longest_seconds)
             if self._newest is None:
@@ -71,18 +71,18 @@ class Feed:
 
 
 class WindowLoop:
-    """Draws the newest frame whenever there is one, and passes keys and the pointer on. Belongs to the main thread.
+    """Loop that draws each new frame and forwards keys and the pointer; runs in the main thread.
 
     Args:
-        window: Where it is shown; closed by whoever opened it.
-        stream: What is shown.
+        window: Shows the pictures; its opener closes it.
+        stream: The stream.
         feed: A consumer of that stream.
-        view: To begin with.
-        state: Tells the state of the source and one line about it.
-        folder: Where pictures are saved.
+        view: The initial view.
+        state: Returns the state of the source and one line about it.
+        folder: Folder for saved pictures.
 
     Attributes:
-        ages_ms: From capture to display, of the pictures that were shown.
+        ages_ms: Time from capture to display of the shown pictures.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class WindowLoop:
         self._full_screen = False
 
     def run(self, running: Callable[[], bool]) -> None:
-        """Go on until someone quits, or `running` says no more."""
+        """Run until the user quits, or `running` returns False."""
         while running() and not self._controls.quitting:
             fresh = self._feed.take(_WAIT_SECONDS)
             if fresh is not None:
@@ -139,7 +139,7 @@ class WindowLoop:
         return Scene(panes, shown.frame)
 
     def _is_stale(self) -> bool:
-        """The picture is to be drawn again although no frame has come."""
+        """Return whether a redraw is due without a new frame."""
         since = time.monotonic() - self._drawn_at
         wanted = self._controls.changed or self._window.size_wh != self._drawn_wh
         return since > _IDLE_SECONDS or (wanted and since > _REDRAW_SECONDS)
@@ -181,7 +181,7 @@ class WindowLoop:
             drawing.draw_prompt(picture, controls.typed)
 
     def _save(self) -> Path:
-        """Write the picture without what belongs to the window; never over another file.
+        """Save the picture without the window's own elements; never overwrite a file.
 
         Raises:
             OutputError: It cannot be written.

@@ -1,6 +1,6 @@
-"""A window on the screen, by Tk, which comes with Python itself.
+"""A window on the screen, made with Tk, which comes with Python.
 
-It belongs to the main thread, shows pictures and tells of keys and the pointer, and knows nothing of streams.
+It runs in the main thread, shows pictures and reports keys and the pointer, and does not depend on streams.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _KEY_NAMES = {
     "Delete": "backspace",
 }
 _COMMAND_KEYS = 0x4 | 0x8
-"""Bits of Tk's key state for Control and Alt: with them a key types nothing."""
+"""Bits of Tk's key state for Control and Alt, with which a key types nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowEvent:
-    """What happened: a key, something that the pointer did, or somebody closed the window.
+    """Key press, pointer event, or close request.
 
     Args:
-        x, y: Where the pointer is on the picture that is shown, in its pixels.
-        key: The sign that a key types, or `escape`, `enter` or `backspace`.
+        x, y: Pointer position on the current picture, in its pixels.
+        key: The character that a key types, or `escape`, `enter` or `backspace`.
     """
 
     kind: EventKind
@@ -57,7 +57,7 @@ class WindowEvent:
 
 
 class Window:
-    """A window, not seen before its first picture; all calls come from the main thread.
+    """Window that is hidden until its first picture; all calls come from the main thread.
 
     Raises:
         DisplayUnavailable: No display, one that refuses, or a Python without Tk.
@@ -95,12 +95,12 @@ class Window:
 
     @property
     def size_wh(self) -> tuple[int, int]:
-        """The size that a picture should have now, in pixels."""
+        """Current size for a picture, in pixels."""
         return max(1, self._canvas.winfo_width()), max(1, self._canvas.winfo_height())
 
     def resize(self, size_wh: tuple[int, int]) -> None:
-        """Ask for another size."""
-        # The window manager tells the new size some time later; until then this one is asked for and drawn.
+        """Request another size."""
+        # The window manager reports the new size later; until then, use the requested one.
         self._root.geometry(f"{size_wh[0]}x{size_wh[1]}")
         self._root.deiconify()
         self._root.update()
@@ -121,7 +121,7 @@ class Window:
             self._closed()
 
     def events(self) -> list[WindowEvent]:
-        """What has happened since the last call; keeps the window alive, so call it often."""
+        """Return the events since the last call; call it often, since it keeps the window responsive."""
         try:
             self._root.update()
         except self._gone:
@@ -130,12 +130,12 @@ class Window:
         return taken
 
     def full_screen(self, on: bool) -> None:
-        """Fill the screen, or no longer."""
+        """Switch full screen on or off."""
         self._root.attributes("-fullscreen", on)
 
     def close(self) -> None:
-        """Take the window away; safe to call again, and when the display has gone before."""
-        # The picture must go before what it was made with, and in this thread.
+        """Destroy the window; safe to call again, even if the display is gone."""
+        # The picture must be freed before its window, and in this thread.
         self._photo = None
         with contextlib.suppress(self._gone):
             self._root.destroy()
