@@ -1,5 +1,4 @@
-"""How well is a region carried? The mask of every Nth frame, or the box around it, is given, and carried over the
-frames between."""
+"""Evaluation of carried regions: every Nth frame gives the mask, or the box around it, which is carried in between."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ TIME_REFERENCE = "DIS ultrafast, half size"
 
 
 class MaskTracker(Protocol):
-    """Carries one mask `[H, W]` from the frame that it is given with over the frames that follow."""
+    """Tracker that carries one mask `[H, W]` from its frame over the following frames."""
 
     def start(self, frame: Frame, mask: BoolArray) -> None: ...
 
@@ -38,7 +37,7 @@ class MaskTracker(Protocol):
 
 
 class Still:
-    """The mask is not moved at all."""
+    """Baseline that does not move the mask."""
 
     def start(self, frame: Frame, mask: BoolArray) -> None:
         self._mask = mask
@@ -48,7 +47,7 @@ class Still:
 
 
 class ChainedDis:
-    """The mask is warped along DIS ultrafast at half size, frame by frame; also the reference for time."""
+    """Baseline that warps the mask along DIS ultrafast at half size, frame by frame; also the time reference."""
 
     def __init__(self) -> None:
         self._search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
@@ -72,10 +71,10 @@ class ChainedDis:
 
 
 class Anchored:
-    """As the pipeline carries a region: along the flow, and corrected by what the region looks like.
+    """The pipeline's carrying of a region: along the flow, corrected by the region's appearance.
 
     Args:
-        exact: It is given as a mask query gives it, else as the box of a region query.
+        exact: Start from the mask, as a mask query; else from the box, as a region query.
     """
 
     def __init__(self, *, exact: bool) -> None:
@@ -174,11 +173,11 @@ def evaluate_carry(
     trackers: Mapping[str, Callable[[], MaskTracker]] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CarryReport:
-    """Intersection over union of carried masks with the true ones, at full size.
+    """Score carried masks by intersection over union with the true ones, at full size.
 
-    Trackers take turns frame by frame, so that all are timed on the same moments of a noisy machine, with OpenCV on one
-    thread, as in `process`. The mean is taken over sequences, of the mean over each one's frames: keyframes and frames
-    without the object do not count.
+    Trackers take turns frame by frame, so that noise of the machine affects all alike, with OpenCV on one thread as in
+    `process`. The mean is over sequences, of the mean over each one's frames: keyframes and frames without the object
+    do not count.
 
     Raises:
         EvaluationDataError: Masks that do not fit the frames, or no frame between keyframes to score.
@@ -206,7 +205,7 @@ def evaluate_carry(
 def _run(
     frames: Sequence[Frame], masks: Sequence[BoolArray], interval: int, trackers: Mapping[str, MaskTracker]
 ) -> dict[str, tuple[list[tuple[int, float]], list[float]]]:
-    """For each tracker: (age, IoU) of the frames between, and the seconds of its steps."""
+    """Return for each tracker (age, IoU) of the frames between keyframes, and the seconds of its steps."""
     found: dict[str, tuple[list[tuple[int, float]], list[float]]] = {name: ([], []) for name in trackers}
     for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
         age = index % interval
@@ -223,7 +222,7 @@ def _run(
 
 
 def intersection_over_union(first: BoolArray, second: BoolArray) -> float:
-    """1 for two empty masks."""
+    """Return the intersection over union; 1 for two empty masks."""
     union = int((first | second).sum())
     return float((first & second).sum() / union) if union else 1.0
 

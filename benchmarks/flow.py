@@ -1,4 +1,4 @@
-"""Endpoint error of flow on pairs with ground truth."""
+"""Endpoint error of optical flow on pairs with ground truth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.types import BoolArray, ByteArray, FloatArray
 
 FlowFunction = Callable[[ByteArray, ByteArray], FloatArray]
-"""Two pictures, `[H, W, 3]` RGB, to `[H, W, 2]`: where each pixel of the first is on the second, minus its place."""
+"""Function from two pictures, `[H, W, 3]` RGB, to the flow `[H, W, 2]` from the first to the second, in pixels."""
 
 _FLO_MAGIC = 202021.25
 _LARGEST_FLO_PX = 1e9
@@ -65,7 +65,7 @@ class FlowReport(Report):
 
     @property
     def tables(self) -> tuple[ResultTable, ...]:
-        """One line an estimator, error and time of each pair beside each other."""
+        """One line an estimator, with error and time of each pair beside each other."""
         found = {(row.estimator, row.pair): row for row in self.rows}
         true_px = {row.pair: row.true_mean_px for row in self.rows}
         rows: list[tuple[Value, ...]] = []
@@ -83,8 +83,9 @@ class FlowReport(Report):
 
 
 def load_pairs(folder: Path) -> list[FlowPair]:
-    """Every folder below that holds two pictures and a `.flo` file or a KITTI flow PNG; or, of generated clips with a
-    truth file beside them, two pairs each, a quarter from either end.
+    """Load flow pairs: from folders with two pictures and a `.flo` file or a KITTI flow PNG, or from generated clips.
+
+    Of each clip with a truth file beside it, two pairs are taken, a quarter from either end.
 
     Raises:
         EvaluationDataError: None there, or a malformed file.
@@ -103,7 +104,7 @@ def load_pairs(folder: Path) -> list[FlowPair]:
 
 
 def evaluate_flow(pairs: Sequence[FlowPair], estimators: Mapping[str, FlowFunction]) -> FlowReport:
-    """Mean endpoint error of each estimator on each pair."""
+    """Return the mean endpoint error of each estimator on each pair."""
     rows = []
     for pair in pairs:
         true_mean = float(np.linalg.norm(pair.flow_px, axis=2)[pair.valid].mean())
@@ -119,7 +120,7 @@ def evaluate_flow(pairs: Sequence[FlowPair], estimators: Mapping[str, FlowFuncti
 
 
 def read_flo(path: Path) -> FloatArray:
-    """A Middlebury `.flo` file: a magic number, width, height, then (u, v) pixel by pixel."""
+    """Read a Middlebury `.flo` file: a magic number, width, height, then (u, v) pixel by pixel."""
     raw = path.read_bytes()
     if len(raw) < 12 or np.frombuffer(raw, "<f4", 1)[0] != np.float32(_FLO_MAGIC):
         raise EvaluationDataError(f"{path}: not a .flo file", remedy="expected the Middlebury format")
@@ -130,7 +131,7 @@ def read_flo(path: Path) -> FloatArray:
 
 
 def read_kitti(path: Path) -> tuple[FloatArray, BoolArray]:
-    """A KITTI flow PNG: 16-bit red and green are (value - 32768) / 64 px, blue above 0 marks what is known."""
+    """Read a KITTI flow PNG: 16-bit red and green are (value - 32768) / 64 px, blue above 0 marks known pixels."""
     import cv2
 
     picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
@@ -177,10 +178,10 @@ def _truth_pairs(path: Path) -> list[FlowPair]:
 
 
 def dis_reference(preset: str) -> FlowFunction:
-    """OpenCV's DIS alone at full size.
+    """Return OpenCV's DIS alone at full size.
 
-    Where motion exceeds what it searches, its mean error is a matter of luck: on a KITTI pair with motion of 190 px,
-    grey pictures that differ by one level of rounding give 24 or 38 px.
+    Where motion exceeds its search range, its mean error is unstable: on a KITTI pair with motion of 190 px, grey
+    pictures that differ by one level of rounding give 24 or 38 px.
     """
     import cv2
 
@@ -197,7 +198,7 @@ def dis_reference(preset: str) -> FlowFunction:
 
 
 def pipeline_flow(name: str, preset: str) -> FlowFunction:
-    """The flow as the pipeline makes and uses it: searched at half size, kept on its raster, brought to full size."""
+    """Return the flow as the pipeline uses it: estimated at half size, kept on its raster, resized to full size."""
     from arr_stream.motion import make_flow
     from arr_stream.motion.flow import FlowInput, resize_offsets
     from arr_stream.texture.pictures import Pictures
@@ -212,7 +213,7 @@ def pipeline_flow(name: str, preset: str) -> FlowFunction:
         for index, picture in enumerate((second, first)):
             frame = Frame(index, index / 30, picture)
             given.append(FlowInput(Pictures(frame, grid).grey, frame))
-        # Backward flow from `first` to `second` is where each pixel of `first` is on `second`.
+        # The backward flow from `first` to `second` gives the position of each pixel of `first` on `second`.
         return np.asarray(resize_offsets(estimator.estimate(*given).offset_px, (height, width)))
 
     return estimate

@@ -1,7 +1,7 @@
-"""How well is text found and read, and at what cost? On pictures with the outlines of their words, and on some without.
+"""Evaluation of text detection and recognition, quality and cost, on pictures with outlined words and on blank ones.
 
-FOLDER/icdar2015/textdet_*.json, imgs/*.jpg    photos as mmocr lays them out: polygons, illegible ones marked `ignore`
-FOLDER/receipts/data.txt, *.jpeg               mmocr's key information: a JSON line a picture, boxes with their text
+    FOLDER/icdar2015/textdet_*.json, imgs/*.jpg    photos as mmocr lays them out: polygons, illegible ones `ignore`
+    FOLDER/receipts/data.txt, *.jpeg               mmocr's key information: a JSON line a picture, boxes with their text
 
 Either folder may be given by itself.
 """
@@ -34,12 +34,12 @@ _LAYOUT = "expected icdar2015/textdet_*.json with imgs/, or receipts/data.txt wi
 
 @dataclass(frozen=True, slots=True)
 class TruthWord:
-    """A word, or a line without blanks, that a person outlined.
+    """Word, or a line without blanks, that a person outlined.
 
     Args:
         polygon_xy: Corners, normalised to [0, 1].
-        text: What it says; None where the data do not tell.
-        legible: False where the person could not read it; such places count neither for nor against a finder.
+        text: The word; None if the data lack it.
+        legible: False if the person could not read it; such places count neither for nor against a finder.
     """
 
     polygon_xy: tuple[tuple[float, float], ...]
@@ -52,12 +52,12 @@ class TruthWord:
 
 @dataclass(frozen=True, slots=True)
 class TextPicture:
-    """A picture and all that is written on it.
+    """Picture with all its words.
 
     Args:
-        folder: Name of the folder it came with; pictures of one folder are summed up together.
-        path: Where it is.
-        words: Its words; none for a picture known to be without text.
+        folder: Name of its folder; scores are per folder.
+        path: Path of the picture.
+        words: Its words; empty for a picture known to be without text.
     """
 
     folder: str
@@ -65,7 +65,7 @@ class TextPicture:
     words: tuple[TruthWord, ...]
 
     def input(self) -> KeyframeInput:
-        """The picture as a finder takes it.
+        """Return the picture as the input of a finder.
 
         Raises:
             EvaluationDataError: It cannot be read.
@@ -76,16 +76,16 @@ class TextPicture:
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
-    """What one finder made of some pictures.
+    """Score of one finder on some pictures.
 
     Args:
-        folder, finder: Which.
-        pictures: How many pictures.
-        something_found: On how many of them anything was found.
+        folder, finder: Names of the folder and the finder.
+        pictures: Number of pictures.
+        something_found: Number of pictures on which any text was found.
         pixels_hit, pixels_found, pixels_true: Pixels at a quarter of the texture, illegible words left out: of the mask
-            that lie on words, of the mask, of words.
+            on words, of the mask, of words.
         words_found, words: Words covered by at least `FOUND_SHARE`, and all.
-        verbatim, matched, readable: Words read without error (but for case, accents, punctuation and blanks), words
+        verbatim, matched, readable: Words read without error (except for case, accents, punctuation and blanks), words
             that a quoted query finds, and all whose text is known.
         milliseconds: Median processor time of a picture.
     """
@@ -106,12 +106,12 @@ class TextScore:
 
     @property
     def recall(self) -> float | None:
-        """Share of the words' pixels that the mask covers; None where there are no words."""
+        """Share of the words' pixels that the mask covers; None without words."""
         return self.pixels_hit / self.pixels_true if self.pixels_true else None
 
     @property
     def precision(self) -> float | None:
-        """Share of the mask that lies on words; None where nothing was found."""
+        """Share of the mask that is on words; None for an empty mask."""
         return self.pixels_hit / self.pixels_found if self.pixels_found else None
 
     def as_json(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class TextScore:
 
 
 def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
-    """Pictures with words, and those without any."""
+    """Return the tables of pictures with words, and of those without."""
     lines: list[tuple[Value, ...]] = [
         (
             *(score.folder, score.finder, f"{score.something_found}/{score.pictures}", score.recall, score.precision),
@@ -153,7 +153,7 @@ def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
 
 
 def load_pictures(folder: Path) -> list[TextPicture]:
-    """All pictures of a folder with ground truth, or of the folders in it.
+    """Load all pictures of a folder with ground truth, or of its folders.
 
     Raises:
         EvaluationDataError: There are none, or the ground truth is damaged.
@@ -174,7 +174,7 @@ def load_pictures(folder: Path) -> list[TextPicture]:
 
 
 def load_blank(folder: Path, every: int = 1) -> list[TextPicture]:
-    """Each `every`th picture in a folder and below, as pictures known to be without text.
+    """Load each `every`th picture in a folder and below, as pictures known to be without text.
 
     Raises:
         EvaluationDataError: There are none.
@@ -191,22 +191,22 @@ def evaluate_text(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[TextScore]:
-    """One score for every folder and finder.
+    """Return one score for every folder and finder.
 
     Finders take turns picture by picture, and their time is processor time, so that a busy machine favours none.
 
     Args:
-        pictures: What to look at.
-        finders: Makers by name.
-        progress: Told the name of each picture.
+        pictures: The pictures.
+        finders: Factories by name.
+        progress: Called with the name of each picture.
 
     Raises:
         EvaluationDataError: A picture cannot be read.
-        BackendUnavailable: A finder cannot be made.
+        BackendUnavailable: A finder cannot be created.
     """
     made = {name: make() for name, make in finders.items()}
     for finder in made.values():
-        # Models load at their first use, which is nobody's picture.
+        # Load the models before the timed pictures.
         finder.find(pictures[0].input())
     looks: dict[tuple[str, str], list[TextScore]] = {}
     for picture in pictures:
@@ -250,7 +250,7 @@ def _union(masks: Sequence[BoolArray], size_hw: tuple[int, ...]) -> BoolArray:
 
 
 def _best_reading(word: TruthWord, regions: Sequence[TextRegion]) -> float:
-    """The best similarity among the regions whose upright boxes touch the word's."""
+    """Return the best similarity among the regions whose upright boxes touch the word's."""
     low, high = _box(word.polygon_xy)
     best = 0.0
     for region in regions:
@@ -266,7 +266,7 @@ def _box(polygon_xy: Sequence[tuple[float, float]]) -> tuple[npt.NDArray[Any], n
 
 
 def _sum(looks: Sequence[TextScore]) -> TextScore:
-    """Counts added up, medians of the times."""
+    """Sum the counts, and take the median of the times."""
     counts = {
         each.name: sum(getattr(look, each.name) for look in looks) for each in fields(TextScore) if each.type == "int"
     }
@@ -278,7 +278,7 @@ def _sum(looks: Sequence[TextScore]) -> TextScore:
 
 
 def _photos(file: Path) -> list[TextPicture]:
-    """mmocr's detection format; the pictures' own folders are ignored, as they differ from copy to copy."""
+    """Read mmocr's detection format; the pictures' own folders are ignored, as they differ from copy to copy."""
     pictures = []
     for entry in json.loads(file.read_text(encoding="utf-8"))["data_list"]:
         size_wh = (entry["width"], entry["height"])
@@ -291,7 +291,7 @@ def _photos(file: Path) -> list[TextPicture]:
 
 
 def _receipts(file: Path) -> list[TextPicture]:
-    """mmocr's format for key information; boxes without a text are of class 0, to be ignored."""
+    """Read mmocr's format for key information; boxes without a text are of class 0, to be ignored."""
     pictures = []
     for line in file.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)

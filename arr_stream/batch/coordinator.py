@@ -65,7 +65,7 @@ class BatchResult:
 
     @property
     def damaged(self) -> dict[str, str]:
-        """Damage of sources that broke off, by name; all of them are done."""
+        """Damage of the sources that have any, by name; all of them are done."""
         return {done.name: done.damaged for done in self.all_done if done.damaged}
 
     @property

@@ -1,8 +1,9 @@
-"""Is what a model answers still right when it is shown a share of the cells, and does it matter which?
+"""Evaluation of a model's answers with a share of the cells, for several ways to choose them.
 
-Every question begins with an empty memory and goes the way that `ask` goes: the frames of its picture or video through
-the pipeline, the chosen cells to the model, the question at the end. Of offered answers the likeliest counts, by the
-whole answer's probability; without any, or with a model behind a server, which tells no probabilities, the words do.
+Every question starts with an empty memory and takes the path of `ask`: the frames of its picture or video through the
+pipeline, the chosen cells to the model, the question at the end. Of given options the likeliest counts, by the
+probability of the whole answer. Without options, or with a model behind a server, which reports no probabilities, the
+words count.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ if TYPE_CHECKING:
 ChoiceName = Literal["ours", "uniform", "random", "scaled"]
 Chooser = ChoiceName | Literal["all"]
 CHOICES: tuple[ChoiceName, ...] = ("ours", "uniform", "random", "scaled")
-"""Who chooses the cells below the full budget: the pipeline, or one of `choices`."""
+"""Ways to choose the cells below the full budget: the pipeline, or one of `choices`."""
 WHOLE = "100%"
-"""The budget at which nobody has a choice: every cell of every frame."""
+"""The budget that leaves no choice: every cell of every frame."""
 BUDGETS = (WHOLE, "25%")
 
 OfTheQuestion = (SourceError, QueryError, BudgetError, NothingChosen, ContextExceeded)
-"""Errors that say something of one question; after any other there is no use in going on."""
+"""Errors about a single question; any other error ends the evaluation."""
 
 NewViewer = Callable[[Media], Viewer]
-"""Gives a viewer that has seen nothing, for pictures or for a video."""
+"""Function that returns an empty viewer, for pictures or for a video."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Who chooses, and how much: the budget as `selection.budget`."""
+    """Way to choose cells, and the budget as in `selection.budget`."""
 
     choice: Chooser
     budget: str
@@ -63,15 +64,15 @@ class Outcome:
     """One question under one condition.
 
     Args:
-        line: Of the question.
-        kind, question: What was asked.
+        line: Line of the question.
+        kind, question: Kind and text of the question.
         choice, budget: The condition.
-        tokens: Visual tokens in the model's memory when it was asked.
+        tokens: Visual tokens in the model's memory at the question.
         right: The likeliest option is an answer or, where words count, the words are.
         said: The model's words.
         picked: The likeliest option; None where words count.
-        choosing_ms: Time of the choice, over all frames; 0 where nobody chose.
-        answering_ms: Time of the model: the vision tower, reading, and the answer to its last word.
+        choosing_ms: Time of the selection, over all frames; 0 unless the pipeline chose.
+        answering_ms: Time of the model: the vision tower, prefill, and the whole answer.
     """
 
     line: int
@@ -89,14 +90,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class AnswersReport(Report):
-    """All outcomes, in the order in which they came, and the lines that could not be asked."""
+    """All outcomes in order, and the skipped lines."""
 
     model: str
     outcomes: tuple[Outcome, ...]
     skipped: tuple[Skipped, ...]
 
     def of(self, condition: Condition, kind: str | None = None) -> list[Outcome]:
-        """Outcomes under one condition, of one kind of question or of all."""
+        """Return the outcomes under one condition, of one kind of question or of all."""
         wanted = (condition.choice, condition.budget)
         of_all = [outcome for outcome in self.outcomes if (outcome.choice, outcome.budget) == wanted]
         return [outcome for outcome in of_all if kind is None or outcome.kind == kind]
@@ -130,7 +131,7 @@ def _row(condition: Condition, kind: str | None, outcomes: Sequence[Outcome]) ->
 
 
 def wilson(share: float, trials: int) -> tuple[float, float]:
-    """95% interval of a share of so many trials (Wilson, "Probable inference", 1927)."""
+    """Return the 95% interval of a share of `trials` (Wilson, "Probable inference", 1927)."""
     z = 1.959964
     middle = share + z * z / (2 * trials)
     reach = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
@@ -139,7 +140,7 @@ def wilson(share: float, trials: int) -> tuple[float, float]:
 
 
 def conditions(budgets: Sequence[str], choices: Sequence[ChoiceName]) -> list[Condition]:
-    """Each choice at each budget; at the full one there is but one choice."""
+    """Return each choice at each budget; the full budget has a single one."""
     return [
         each
         for budget in dict.fromkeys(budgets)
@@ -152,7 +153,7 @@ def conditions(budgets: Sequence[str], choices: Sequence[ChoiceName]) -> list[Co
 
 
 def viewers(settings: Settings, loaded: LoadedModel | None = None) -> NewViewer:
-    """The model of `vlm`, loaded once, if it is not `loaded` yet.
+    """Return a factory of viewers for the model of `vlm`, which is loaded once unless `loaded` is given.
 
     Raises:
         ArrStreamError: As `arr_stream.vlm.make_viewer`.
@@ -164,7 +165,7 @@ def viewers(settings: Settings, loaded: LoadedModel | None = None) -> NewViewer:
     from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 
     model = loaded or load(settings.vlm, settings.models)
-    # One for pictures and one for videos: each compares itself with the model's own pass when it is made.
+    # One viewer for pictures and one for videos: each runs the model's self-check when it is created.
     return cache(lambda media: QwenViewer(model, settings.with_values({"vlm.media": media})))
 
 
@@ -181,16 +182,16 @@ def ask_questions(
     """Ask every question under every condition; a question that fails under one of them counts under none.
 
     Args:
-        questions: As `read_questions` gives them.
-        new_viewer: As `viewers` gives it.
-        settings: All but the budget.
-        asked_under: As `conditions` gives them.
-        tell_options: Tell the model with each question which answers are offered; a model behind a server is told.
-        stop: Ends it after the present frame or token when set.
-        progress: Told what comes next, how much is done, and of how much.
+        questions: From `read_questions`.
+        new_viewer: From `viewers`.
+        settings: All settings except the budget.
+        asked_under: From `conditions`.
+        tell_options: Add the options to each question; always done for a model behind a server.
+        stop: Ends it after the current frame or token when set.
+        progress: Called with the next step, the number done, and the total.
 
     Raises:
-        ArrStreamError: Anything that is not of one question alone; see `OfTheQuestion`.
+        ArrStreamError: Any error that is not about a single question; see `OfTheQuestion`.
     """
     models, total = Models.load(settings), len(questions) * len(asked_under)
     for number, asked in enumerate(questions):
@@ -220,7 +221,7 @@ def _ask(
     tell_options: bool,
     stop: Stop,
 ) -> Outcome | None:
-    """The outcome; None if it was stopped."""
+    """Return the outcome; None if it was stopped."""
     viewer = new_viewer("video" if asked.video else "image")
     prompt = asked.text
     if asked.options and (tell_options or not isinstance(viewer, Weighs)):
@@ -269,7 +270,7 @@ def _ask(
 
 
 def _chosen(patches: PatchSet, condition: Condition, asked: Question) -> PatchSet:
-    """The patch set of a frame, with the cells of whoever chooses."""
+    """Return the frame's patch set with the cells of the condition's choice."""
     if condition.choice == "ours":
         return patches
     grid = patches.grid

@@ -1,6 +1,6 @@
-"""Which cells a model might be shown instead of the chosen ones: evenly spread, random, or all scaled down.
+"""Baseline choices of cells: evenly spread, random, or the whole frame scaled down.
 
-What is worth measuring beside a choice: whoever cannot beat these need not choose.
+A selection that does not beat these is not worth its cost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arr_stream.types import COARSEST, SCORERS, Grid
 
 
 def uniform(grid: Grid, tokens: int) -> Allocation:
-    """Fine cells as evenly spread as may be at every number of them: those that come first in ordered dithering.
+    """Choose fine cells that are evenly spread at every number of tokens: the first ones in ordered dithering.
 
     The order is that of Bayer ("An optimum method for two-level rendition of continuous-tone pictures", 1973).
     """
@@ -25,15 +25,15 @@ def uniform(grid: Grid, tokens: int) -> Allocation:
 
 
 def random_cells(grid: Grid, tokens: int, seed: int | tuple[int, ...] = 0) -> Allocation:
-    """Fine cells, each as likely as any other."""
+    """Choose fine cells at random, each equally likely."""
     return _fine(grid, np.sort(np.random.default_rng(seed).permutation(grid.cells)[:tokens]))
 
 
 def scaled(grid: Grid, tokens: int) -> Allocation:
-    """The whole picture once, as finely as the tokens allow: coarse cells, some of them divided in four.
+    """Cover the whole picture once, as finely as the tokens allow: coarse cells, some of them divided in four.
 
-    The divided ones are evenly spread. Where there are more of the coarsest cells than tokens, evenly spread ones are
-    left out.
+    The divided ones are evenly spread. If there are more of the coarsest cells than tokens, evenly spread ones are left
+    out.
     """
     level = COARSEST
     while level and _blocks(grid, level - 1).cells <= tokens:
@@ -57,12 +57,12 @@ def scaled(grid: Grid, tokens: int) -> Allocation:
 
 
 def _blocks(grid: Grid, level: int) -> Grid:
-    """The cells of that level, the last ones reaching beyond the edge."""
+    """Return the grid of that level's cells; the last ones may extend beyond the edge."""
     return Grid(grid.size_wh, -(-grid.rows >> level), -(-grid.columns >> level))
 
 
 def spread(grid: Grid) -> npt.NDArray[np.int64]:
-    """`[cells]` flat indices; as many as are taken from its beginning are evenly spread."""
+    """Return flat indices, `[cells]`, of which every prefix is evenly spread."""
     order = np.zeros((1, 1), int)
     while len(order) < max(grid.rows, grid.columns):
         order = np.block([[4 * order, 4 * order + 2], [4 * order + 3, 4 * order + 1]])
@@ -80,7 +80,7 @@ def _cells(rows: Any, columns: Any, level: Any) -> Allocation:
 
 
 def shown_instead(patches: PatchSet, cells: Allocation) -> PatchSet:
-    """The patch set of a frame with other cells in it."""
+    """Return the patch set of a frame with other cells."""
     count = len(cells)
     return replace(
         patches,

@@ -1,6 +1,6 @@
-"""How much of an object do the chosen tokens see?
+"""Evaluation of the share of an object that the chosen tokens cover.
 
-A region query is made of the tight box of the first mask; every later frame whose mask is not empty counts.
+The query is a region, the tight box of the first mask; every later frame whose mask is not empty counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import BoolArray, FloatArray, Grid, IntArray
 
 OpenPatches = Callable[[Footage, tuple[float, float, float, float], int | str], Iterable[PatchSet]]
-"""Given a sequence, a region and a budget: the patch set of every frame."""
+"""Function from a sequence, a region and a budget to the patch set of every frame."""
 
 METHODS = ("arr-stream", "first box held still", "centre", "oracle")
 
@@ -52,7 +52,7 @@ class CoverageReport(Report):
     rows: tuple[CoverageRow, ...]
 
     def mean(self, method: str, budget: int | str) -> float:
-        """Mean coverage over sequences."""
+        """Return the mean coverage over sequences."""
         return float(np.mean([r.coverage for r in self.rows if r.method == method and r.budget == budget]))
 
     @property
@@ -81,16 +81,16 @@ def evaluate_coverage(
     open_patches: OpenPatches,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CoverageReport:
-    """Score region queries on every sequence, beside what needs no understanding at all.
+    """Score region queries on every sequence, beside simple baselines.
 
     Args:
         sequences: Footage with masks.
         budgets: Tokens a frame, or shares of the grid.
-        open_patches: What is evaluated.
-        progress: Told which sequence comes next.
+        open_patches: The method to evaluate.
+        progress: Called with the name of the next sequence.
 
     Raises:
-        EvaluationDataError: Masks that do not fit the frames, or an object that is not there to be asked for.
+        EvaluationDataError: Masks that do not fit the frames, or an object that is not visible.
     """
     rows: list[CoverageRow] = []
     for footage in sequences:
@@ -139,7 +139,7 @@ def _score_sequence(
 
 
 def score_cells(mask: BoolArray, cells_xyxy: FloatArray, fine_cell_px: tuple[float, float]) -> tuple[float, float]:
-    """Coverage and context of some cells.
+    """Return coverage and context of some cells.
 
     Coarse cells (a side longer than a fine cell's, to rounding) show the object too coarsely to count for coverage.
 
@@ -164,17 +164,17 @@ def _share(mask: BoolArray, cells_xyxy: FloatArray) -> float:
 
 
 def oracle(mask: BoolArray, grid_hw: tuple[int, int], tokens: int) -> float:
-    """Coverage of the best choice of fine cells, knowing the mask."""
+    """Return the coverage of the best fine cells, chosen with knowledge of the mask."""
     return best_share(pixels_by_cell(mask, grid_hw), tokens)
 
 
 def best_share(pixels: IntArray, tokens: int) -> float:
-    """The same of `[gh, gw]` pixels of a mask in each cell, as `pixels_by_cell` counts them; not all zeros."""
+    """Return the coverage of the best cells, given `pixels_by_cell`, `[gh, gw]`, not all zeros."""
     return float(np.sort(pixels.ravel())[::-1][:tokens].sum() / pixels.sum())
 
 
 def pixels_by_cell(mask: BoolArray, grid_hw: tuple[int, int]) -> IntArray:
-    """`[gh, gw]`: how many of a mask's pixels lie in each fine cell."""
+    """Count a mask's pixels in each fine cell, `[gh, gw]`."""
     ys, xs = (
         np.linspace(0, side, count + 1).round().astype(int) for side, count in zip(mask.shape, grid_hw, strict=True)
     )
@@ -183,12 +183,12 @@ def pixels_by_cell(mask: BoolArray, grid_hw: tuple[int, int]) -> IntArray:
 
 
 def object_shares(mask: BoolArray, grid: Grid) -> FloatArray:
-    """`[gh, gw]`: the share of a mask's pixels that lies in each cell; zeros for an empty mask."""
+    """Return the share of a mask's pixels in each cell, `[gh, gw]`; zeros for an empty mask."""
     return np.asarray(pixels_by_cell(mask, (grid.rows, grid.columns)) / max(1, int(mask.sum())), np.float32)
 
 
 def _nearest(grid: Grid, box_xywh: tuple[float, float, float, float], tokens: int) -> FloatArray:
-    """The cells nearest to a box's middle, each direction measured in sides of the box."""
+    """Return the cells nearest to a box's centre, each direction measured in sides of the box."""
     x, y, w, h = box_xywh
     rows, columns = np.divmod(np.arange(grid.cells, dtype=np.int32), np.int32(grid.columns))
     cells = grid.cells_xyxy(rows, columns, np.ones_like(rows))

@@ -1,7 +1,7 @@
 """Sequences with one mask a frame: a folder in the layout of DAVIS, or clips with a truth file beside them.
 
-DATA/frames/SEQ/00000.jpg ...      DATA/masks/SEQ/00000.png ...      (object > 0)
-DATA/NAME.mp4                      DATA/NAME.truth.npz               (as `scripts/make_sample_videos.py` writes)
+DATA/frames/SEQ/00000.jpg ...      DATA/masks/SEQ/00000.png ...      (object > 0) DATA/NAME.mp4
+DATA/NAME.truth.npz               (as `scripts/make_sample_videos.py` writes)
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LAYOUT = "expected frames/SEQ/*.jpg with masks/SEQ/*.png, or NAME.mp4 with NAME
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Some frames and the mask of one object on each.
+    """Frames with the mask of one object on each.
 
     Args:
         name: Unique in its folder.
-        source: What `open_source` takes.
+        source: Argument for `open_source`.
         frames: Reads all frames, in order.
         masks: Reads `[H, W]` of every frame, in order.
     """
@@ -37,7 +37,7 @@ class Sequence:
 
 
 def load_sequences(folder: Path, without: Container[str] = ()) -> list[Sequence]:
-    """All sequences of a folder but those named, by name.
+    """Return all sequences of a folder except those in `without`, by name.
 
     Raises:
         EvaluationDataError: No sequence there, or frames without as many masks.
@@ -64,7 +64,7 @@ def _davis_sequence(folder: Path, path: Path) -> Sequence:
 
 
 def truth_sequence(path: Path) -> Sequence:
-    """A generated clip with the mask of its first object.
+    """Return a generated clip with the mask of its first object.
 
     Raises:
         EvaluationDataError: The clip is not beside its truth.
@@ -78,7 +78,7 @@ def truth_sequence(path: Path) -> Sequence:
 
 
 def check_mask(footage: Sequence, index: int, mask: BoolArray, size_wh: tuple[int, int]) -> None:
-    """Masks lie on their frames pixel by pixel.
+    """Check that a mask has the size of its frame.
 
     Raises:
         EvaluationDataError: A mask of another size than its frame.
@@ -92,7 +92,7 @@ def check_mask(footage: Sequence, index: int, mask: BoolArray, size_wh: tuple[in
 
 
 def check_visible(footage: Sequence, masks: Several[BoolArray], *, boxed: bool = True) -> None:
-    """Check that the object is seen, and, where it is asked for by its box (`boxed`), that it is on the first frame.
+    """Check that the object is on a later frame, and, for a query by its box (`boxed`), on the first frame.
 
     Raises:
         EvaluationDataError: The object is not on a later frame, or not on the first.
@@ -105,7 +105,7 @@ def check_visible(footage: Sequence, masks: Several[BoolArray], *, boxed: bool =
 
 
 def read_paired(footage: Sequence) -> tuple[list[Frame], list[BoolArray]]:
-    """All frames and their masks.
+    """Return all frames and their masks.
 
     Raises:
         EvaluationDataError: Not one mask a frame, or one of another size.
@@ -137,7 +137,7 @@ def _read_mask(path: Path) -> BoolArray:
 
 
 def tight_box(mask: BoolArray) -> tuple[float, float, float, float]:
-    """`x, y, w, h` of the smallest box around a mask.
+    """Return `x, y, w, h` of the smallest box around a mask.
 
     Raises:
         EvaluationDataError: The mask is empty.

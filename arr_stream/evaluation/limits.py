@@ -1,4 +1,4 @@
-"""How fast a stage could be at best: the bytes that it cannot but move, at the speed of the machine's memory."""
+"""Lower bounds on a stage's time: the bytes that it must move, at the speed of the machine's memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COPIES = 5
 
 
 def copy_bytes_per_ms() -> float:
-    """What one thread reads and writes in a millisecond of a large copy: the best of several."""
+    """Measure the bytes that one thread reads and writes in a millisecond of a large copy: the best of several."""
     source = np.ones(_COPIED_BYTES, np.uint8)
     target = np.empty_like(source)
     seconds = []
@@ -26,7 +26,7 @@ def copy_bytes_per_ms() -> float:
 
 
 def touched_bytes(grid: Grid, queries: int) -> dict[str, float]:
-    """What each stage reads and leaves behind at least, in bytes; `keyframe` waits for nothing and moves nothing.
+    """Return the least bytes that each stage reads and writes; `keyframe` moves none, since it is not waited for.
 
     Pixels are counted at the texture's size: a quarter has a sixteenth of them.
     """
@@ -40,13 +40,13 @@ def touched_bytes(grid: Grid, queries: int) -> dict[str, float]:
     return {
         "visual": 3 * full + pictures + visual,
         "flow": 2 * half + flow,
-        # Fixation and one way back are read and written; the motion channel is written.
+        # Fixation and the flow to one keyframe are read and written; the motion channel is written.
         "carry": flow + 2 * history + 2 * 3 * 4 * eighth + 4 * eighth,
         # Each query reads the quarter picture and gives a map of float32.
         "relevance": queries * (3 * quarter + 4 * quarter),
-        # The motion channel and what is remembered of it, the picture and its detail; a row of features a cell.
+        # The motion channel and its history, the picture and its detail; a row of features a cell.
         "figure": 3 * 4 * eighth + 3 * eighth + quarter + 4 * (FEATURES + 2) * grid.cells,
-        # Fixation is copied, three planes are put together.
+        # Fixation is copied; three planes are combined.
         "texture": 2 * history + 2 * 3 * 4 * eighth,
         # Scored channels are read once: three of bytes at a quarter, seven of float32 at an eighth, eccentricity.
         "selection": 3 * quarter + 7 * 4 * eighth + 4 * quarter + 2 * eighth + 44 * grid.cells,

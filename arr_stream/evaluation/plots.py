@@ -1,4 +1,4 @@
-"""Pictures of the evaluations (matplotlib, written as PNG or whatever the name's ending says)."""
+"""Plots of the evaluations (matplotlib, written as PNG or in the format of the file name)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OTHER_COLOURS = ("#8b949e", "#d29922", "#3fb950", "#a371f7")
 
 
 def plot_coverage(report: CoverageReport, path: Path) -> None:
-    """Coverage by sequence and method, one panel a budget."""
+    """Plot coverage by sequence and method, one panel a budget."""
     budgets = report.budgets
     sequences = sorted({row.sequence for row in report.rows})
     figure, panels = make_panels(len(budgets))
@@ -35,7 +35,7 @@ def plot_coverage(report: CoverageReport, path: Path) -> None:
 
 
 def plot_bench(report: BenchReport, path: Path) -> None:
-    """What each stage takes beside the memory's limit, and a frame beside what it is compared with."""
+    """Plot the time of each stage beside the memory's limit, and of a frame beside the baselines."""
     figure, (left, right) = make_panels(2)
     stages = [(name, kinds["between"].median) for name, kinds in report.stages.items()]
     names = [name for name, _ in stages]
@@ -65,7 +65,7 @@ def plot_bench(report: BenchReport, path: Path) -> None:
 
 
 def colours_of(names: Sequence[str]) -> list[str]:
-    """One colour a row: shades of blue, then of green, for arr-stream, and others for what it is compared with."""
+    """Return one colour a row: shades of blue, then of green, for arr-stream, and others for the baselines."""
     ours = [name for name in names if name.startswith("arr-stream")]
     others = [name for name in names if name not in ours]
     shades = (OUR_COLOUR, "#6cb0ff", "#b6d8ff", "#0f7b6c", "#4fc3b0", "#b3e6dc")
@@ -78,7 +78,7 @@ def colours_of(names: Sequence[str]) -> list[str]:
 
 
 def make_panels(count: int, size: tuple[float, float] | None = None, **options: Any) -> tuple[Any, list[Any]]:
-    """A figure with panels beside each other."""
+    """Return a figure with panels beside each other."""
     import matplotlib
 
     matplotlib.use("Agg")

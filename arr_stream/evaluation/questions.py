@@ -1,9 +1,9 @@
-"""Questions of one's own: JSON lines, each with a picture or a video, what is asked of it, and the right answer.
+"""The user's own questions: JSON lines, each with a picture or a video, a question, and the right answer.
 
     {"picture": "yard.jpg", "question": "What colour is the gate?", "options": ["red", "green"], "answer": "green"}
     {"video": "door.mp4", "question": "How many people went in?", "answer": ["3", "three people"], "kind": "count"}
 
-Paths are those of the file's own folder. A line that is not as it should be is told of, by its number, and left out.
+Paths are relative to the file's folder. Invalid lines are reported by number and skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arr_stream.relevance.question import sought
 from arr_stream.relevance.words import folded
 
 FILE_NAME = "questions.jsonl"
-"""The file that is read of a folder."""
+"""Name of the question file in a folder."""
 
 _ARTICLES = frozenset(("a", "an", "the"))
 _COUNTS = (
@@ -32,17 +32,17 @@ _DIGITS = {word: str(number) for number, word in enumerate(_COUNTS.split())}
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a picture or a video.
+    """Question about a picture or a video.
 
     Args:
-        line: Where it stands in its file, from 1.
+        line: Its line number in the file, from 1.
         source: The file, or for a video also a folder of its frames.
-        video: Shown as a video, and not as a picture.
-        text: What is asked.
-        options: The answers that are offered; empty where it is to be answered in words.
-        answers: Those that are right; one or more of the options, where there are any.
-        kind: What it is counted with.
-        queries: What is looked for.
+        video: Show it as a video instead of a picture.
+        text: The question.
+        options: The possible answers; empty for a question to answer in words.
+        answers: The right ones; one or more of the options, if there are any.
+        kind: Group for the counts.
+        queries: The queries for the pipeline.
     """
 
     line: int
@@ -55,30 +55,30 @@ class Question:
     queries: tuple[TextQuery, ...]
 
     def is_right(self, said: str) -> bool:
-        """Whether these words are one of the answers, see `folded_answer`."""
+        """Return whether these words are one of the answers; see `folded_answer`."""
         return folded_answer(said) in {folded_answer(answer) for answer in self.answers}
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A line that could not be asked, and what was expected of it."""
+    """Skipped line, and the reason."""
 
     line: int
     reason: str
 
 
 def folded_answer(text: str) -> str:
-    """What counts of an answer: no case, accents, punctuation or articles, and numbers in digits ("Three." is "3")."""
+    """Normalise an answer: no case, accents, punctuation or articles, and numbers in digits ("Three." is "3")."""
     words = folded(text).split()
     kept = [word for word in words if word not in _ARTICLES] or words
     return " ".join(_DIGITS.get(word, word) for word in kept) or text.strip()
 
 
 def read_questions(path: Path) -> tuple[list[Question], list[Skipped]]:
-    """All questions of a file, or of `questions.jsonl` in a folder, and the lines that are none.
+    """Read all questions of a file, or of `questions.jsonl` in a folder, and the invalid lines.
 
     Raises:
-        EvaluationDataError: There is no such file, it cannot be read, or not one line of it is a question.
+        EvaluationDataError: There is no such file, it cannot be read, or it has no valid question.
     """
     file = path / FILE_NAME if path.is_dir() else path
     try:
@@ -106,12 +106,14 @@ def read_questions(path: Path) -> tuple[list[Question], list[Skipped]]:
 
 
 def _question(line: bytes, number: int, folder: Path) -> Question:
-    """Raises:
-    EvaluationDataError, QueryError, InvalidSetting: What was expected.
+    """Parse one line.
+
+    Raises:
+        EvaluationDataError, QueryError, InvalidSetting: The line is invalid; the message says what was expected.
     """
     try:
         fields = json.loads(line)
-    except (ValueError, RecursionError) as exc:  # Bytes that are no UTF-8 are a ValueError too.
+    except (ValueError, RecursionError) as exc:  # Invalid UTF-8 is a ValueError too.
         raise EvaluationDataError(f"expected one JSON object, found what is no JSON: {exc}") from exc
     if not isinstance(fields, dict):
         raise EvaluationDataError(f"expected one JSON object, found {json.dumps(fields)}")
@@ -128,7 +130,7 @@ def _question(line: bytes, number: int, folder: Path) -> Question:
 
 
 def _media(fields: Mapping[str, Any], folder: Path) -> tuple[Path, bool]:
-    """The file that is asked about, and whether it is a video."""
+    """Return the question's file, and whether it is a video."""
     named = [name for name in ("picture", "video") if fields.get(name) is not None]
     if len(named) != 1:
         raise EvaluationDataError(f"expected `picture` or `video`, found {' and '.join(named) or 'neither'}")
@@ -136,7 +138,7 @@ def _media(fields: Mapping[str, Any], folder: Path) -> tuple[Path, bool]:
     path = folder / _texts(fields, named[0], most=1)[0]
     try:
         there = path.is_file() or (video and path.is_dir())
-    except (OSError, ValueError):  # A name that no file can have.
+    except (OSError, ValueError):  # a name that no file can have
         there = False
     if not there:
         raise EvaluationDataError(f"expected a {named[0]} at {path}, found none")
@@ -144,11 +146,11 @@ def _media(fields: Mapping[str, Any], folder: Path) -> tuple[Path, bool]:
 
 
 def _texts(fields: Mapping[str, Any], name: str, *, least: int = 1, most: int | None = None) -> tuple[str, ...]:
-    """A text, a number or a list of them, as texts without blanks around them."""
+    """Return a text, a number or a list of them as texts, stripped of surrounding whitespace."""
     value = fields.get(name)
     each = value if isinstance(value, list) else [] if value is None else [value]
     texts = [str(part).strip() for part in each if isinstance(part, str | int | float) and not isinstance(part, bool)]
-    # Half a surrogate pair is JSON and no text.
+    # Half a surrogate pair is valid JSON, but not valid text.
     whole = len(texts) == len(each) and all(text and text == text.encode("utf-8", "replace").decode() for text in texts)
     if not whole or len(texts) < least or (most is not None and len(texts) > most):
         what = "a text" if most == 1 else "a text or a list of texts"

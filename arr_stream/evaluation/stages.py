@@ -1,7 +1,7 @@
-"""`arr-stream bench FILE`: what each stage costs, and what the same frames cost without us.
+"""Measurements of `arr-stream bench FILE`: the time of each stage, and of the same frames without arr-stream.
 
-Everything is measured in one run on the same decoded frames, in turns where two things are compared, since machines
-are noisy: ratios hold where times do not. As in `process`, OpenCV works on one thread.
+Everything is measured in one run on the same decoded frames, and compared things take turns, since machines are noisy:
+ratios are reliable where times are not. As in `process`, OpenCV works on one thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from arr_stream.types import ByteArray, Frame
 
 _LOOK_SECONDS = 0.005
 FULL_GENERATION_FRAMES = 12
-"""Frames that full generation is measured on; it is by far the dearest thing here."""
+"""Frames for full generation, which is by far the most expensive measurement here."""
 
 
 def half_grey(rgb: ByteArray) -> ByteArray:
@@ -53,11 +53,12 @@ def half_grey(rgb: ByteArray) -> ByteArray:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """From the command line to the first annotated frame on disk, in a process of its own.
+    """Start of the program, from the command line to the first annotated frame on disk, in a separate process.
 
     Args:
-        seconds: Median of the runs, the interpreter's own start among it.
-        memory_mb: Highest resident memory of that process (the one that decodes apart); None where no system tells it.
+        seconds: Median of the runs, the interpreter's own start included.
+        memory_mb: Peak resident memory of that process, without the decoding process; None if the system does not
+            report it.
     """
 
     seconds: float
@@ -66,22 +67,21 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport(Report):
-    """What `bench` measured; all times in milliseconds a frame.
+    """Results of `bench`; all times in milliseconds a frame.
 
     Args:
         source: Name of the input.
         size_wh: Frame size.
         frames: Frames measured.
         interval: Keyframe interval.
-        stages: Timing by stage, of the frames `between` and of those of `keyframe`.
-        between, keyframes: Timing of whole frames: of those that do nothing for a keyframe but request it, and of those
-            that take in its parts or wait for them.
-        baselines: Timing of the same frames without us.
-        amortised_ms: Milliseconds of all frames, keyframes included, divided by their number.
-        delay: Frames that a keyframe is made beside.
-        limits_ms: By stage, what its bytes take at the memory's speed.
-        start: Until the first frame is done.
-        ratios: The figures to look at.
+        stages: Timing by stage, of frames between keyframes and of keyframes.
+        between, keyframes: Timing of whole frames between keyframes, and of keyframes.
+        baselines: Timing of the same frames without arr-stream.
+        amortised_ms: Mean of all frames, including keyframes and frames that wait for one.
+        delay: Number of frames processed while a keyframe is made.
+        limits_ms: By stage, the time of its bytes at the memory's speed.
+        start: Time to the first frame.
+        ratios: The main ratios.
     """
 
     source: str
@@ -100,7 +100,7 @@ class BenchReport(Report):
 
     @property
     def tables(self) -> tuple[ResultTable, ...]:
-        """Stages, the same frames without us, and the ratios."""
+        """Stages, the same frames without arr-stream, and the ratios."""
         width, height = self.size_wh
         kinds = [(name, kinds["between"], kinds["keyframe"]) for name, kinds in self.stages.items()]
         rows = [
@@ -146,7 +146,7 @@ def bench_file(
         queries: As for `process`.
         max_frames: Frames to hold in memory and measure on.
         repeats: Rounds; medians are over all rounds.
-        progress: Told what is measured next.
+        progress: Called with the next measurement.
 
     Raises:
         NothingInRange: Fewer than two frames.
@@ -193,14 +193,14 @@ def _step_in_turns(
     models: Models,
     flow_ms: list[float],
 ) -> list[PatchSet]:
-    """The pipeline on every frame, each followed by bare DIS on the same pair; the first frame warms both up."""
+    """Run the pipeline on every frame, each followed by bare DIS on the same pair; the first frame warms both up."""
     search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
     results = []
     with closing(make_provider(models.generator, settings.keyframes)) as provider:
         pipeline = Pipeline(settings, provider, queries, **_of_models(models))
         for before, frame in zip([frames[0], *frames], frames, strict=False):
             patches = pipeline.step(frame)
-            # A frame's channels would otherwise pile up.
+            # Free the channels, which would otherwise accumulate.
             patches.texture.planes.clear()
             results.append(patches)
             earlier = half_grey(before.rgb)
@@ -212,7 +212,7 @@ def _step_in_turns(
 
 
 def _start(path: str | Path, settings: Settings, queries: list[Query]) -> Start:
-    """One run of the command, to its first frame.
+    """Time one run of the command, to its first frame.
 
     Raises:
         MeasurementFailed: It fails.
@@ -225,7 +225,7 @@ def _start(path: str | Path, settings: Settings, queries: list[Query]) -> Start:
         began = time.perf_counter()
         memory_mb, quiet = None, subprocess.DEVNULL
         with subprocess.Popen(command, env=os.environ | module_path(), stdout=quiet, stderr=quiet) as process:
-            # What the system counts of an ended process begins with the memory of the one that started it.
+            # Sample while it runs: the statistics of an ended process include the memory of its parent.
             while process.poll() is None:
                 memory_mb = _peak_memory_mb(process.pid) or memory_mb
                 time.sleep(_LOOK_SECONDS)
@@ -238,7 +238,7 @@ def _start(path: str | Path, settings: Settings, queries: list[Query]) -> Start:
 
 
 def _peak_memory_mb(process_id: int) -> float | None:
-    """The most that a process had in memory so far; None where no system tells it, or it has ended."""
+    """Return a process's peak memory so far; None if the system does not report it, or the process has ended."""
     try:
         status = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8")
     except OSError:
@@ -248,7 +248,7 @@ def _peak_memory_mb(process_id: int) -> float | None:
 
 
 def _changes(settings: Settings) -> list[str]:
-    """What differs from the defaults, as `--set` takes it."""
+    """Return the settings that differ from the defaults, as `--set` takes them."""
     usual, here = Settings().model_dump(mode="json"), settings.model_dump(mode="json")
     return [
         f"{section}.{name}={value}"
@@ -264,7 +264,7 @@ def _of_models(models: Models) -> dict[str, Any]:
 
 @one_opencv_thread()
 def _full_generation(frames: list[Frame], settings: Settings, queries: list[Query], models: Models) -> Timing:
-    """Everything anew on every frame: what the carrying saves."""
+    """Time full generation on every frame, which carrying saves."""
     every = settings.with_values({"keyframes.interval": 1, "keyframes.text_interval": 1})
     pipeline = Pipeline(every, InStepKeyframes(models.generator), queries, **_of_models(models))
     chosen = frames[:: max(1, len(frames) // FULL_GENERATION_FRAMES)][: FULL_GENERATION_FRAMES + 1]
@@ -297,7 +297,7 @@ class _EndToEnd:
         return sum(1 for _ in _decoded(self._path, self._settings, self._max_frames))
 
     def _encode(self, out: Path) -> int:
-        """Decoding to RGB and encoding at the same quality, nothing drawn, on as many threads as the encoder likes."""
+        """Decode to RGB and encode at the same quality, without drawing, on the encoder's default number of threads."""
         with self._open() as source:
             writer = Mp4Writer(
                 out,
@@ -312,7 +312,7 @@ class _EndToEnd:
             return writer.frames
 
     def _process(self, stream: Stream, out: Path) -> int:
-        """As the command line does; models are loaded before the clock starts, as they are once a run."""
+        """Process the file like the command line; models load before the clock starts, since they load once a run."""
         result = run(stream, [BackgroundConsumer(annotated_video(stream, out, audio=False))])
         if result.error is not None:
             raise result.error

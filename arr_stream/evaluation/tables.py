@@ -1,4 +1,4 @@
-"""Tables of figures that can be printed, written as Markdown and kept as JSON, and reports made of them."""
+"""Tables of results for the terminal, Markdown and JSON, and the base class of reports."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MANY = 8
-"""Columns beyond which a terminal has no room for blanks between them."""
+"""Number of columns beyond which the terminal table has no padding."""
 
 Value = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ResultTable:
-    """Rows of figures under named columns.
+    """Rows of values under named columns.
 
     Args:
-        title: What is compared, and on what.
+        title: Subject and data of the comparison.
         columns: Headings with their units.
-        rows: A value under each heading; None where there is none.
-        note: How it was measured, or how to read it.
+        rows: A value under each heading; None without one.
+        note: Method of the measurement, or a reading aid.
         digits: Decimal places of floating-point values.
 
     Raises:
@@ -42,7 +42,7 @@ class ResultTable:
                 raise ValueError(f"{self.title!r}: {len(row)} values under {len(self.columns)} headings")
 
     def rich(self) -> Table:
-        """For the terminal."""
+        """Return the table for the terminal."""
         from rich.table import Table
 
         table = Table(title=self.title, title_justify="left", caption=self.note or None, caption_justify="left")
@@ -54,7 +54,7 @@ class ResultTable:
         return table
 
     def markdown(self) -> str:
-        """For a page: title in bold, the table, the note below."""
+        """Return the table as Markdown: title in bold, the table, the note below."""
         rules = ["---:" if right else "---" for right in self._numeric()]
         lines = [self.columns, rules, *([self._text(value).replace("|", "\\|") for value in row] for row in self.rows)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -71,7 +71,7 @@ class ResultTable:
 
     @classmethod
     def of_ratios(cls, ratios: Mapping[str, float]) -> ResultTable:
-        """Ratios by name."""
+        """Return a table of ratios by name."""
         return cls("Ratios", ("what", "times"), tuple((name, short(value)) for name, value in ratios.items()), digits=2)
 
     @classmethod
@@ -95,13 +95,12 @@ class ResultTable:
 
 
 def short(value: float) -> float | int:
-    """Without decimals from a hundred on."""
+    """Round values from a hundred on to whole numbers."""
     return round(value) if value >= 100 else value
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: records as their fields, floating-point numbers to four places (small ones to
-    three digits), in any nesting."""
+    """Convert to JSON values, in any nesting: records as fields, floats to four places (small ones to three digits)."""
     if isinstance(value, float):
         return round(value, 4) if abs(value) >= 0.01 else float(f"{value:.3g}")
     if isinstance(value, Mapping):
@@ -112,12 +111,12 @@ def plain(value: Any) -> Any:
 
 
 def fields_of(record: Any) -> list[tuple[str, Any]]:
-    """Name and value of each field of a dataclass."""
+    """Return name and value of each field of a dataclass."""
     return [(each.name, getattr(record, each.name)) for each in fields(record)]
 
 
 class Report:
-    """What was measured: tables for people, and everything for programs."""
+    """Base of reports: tables for people, and all results for programs."""
 
     __slots__ = ()
 
@@ -126,7 +125,7 @@ class Report:
         raise NotImplementedError
 
     def facts(self) -> Mapping[str, Any]:
-        """What JSON has beside the tables: the fields."""
+        """Return the JSON values beside the tables: the fields."""
         found: Mapping[str, Any] = plain(self)
         return found
 

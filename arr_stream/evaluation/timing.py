@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds of many runs of one thing.
+    """Milliseconds of many runs of one operation.
 
     Args:
         count: Runs.
@@ -36,7 +36,7 @@ class Timing:
 
 @contextmanager
 def timed(into: list[float], scale: float = 1.0, clock: Callable[[], float] = time.perf_counter) -> Iterator[None]:
-    """Adds the milliseconds that a block takes, `scale` times."""
+    """Append the milliseconds that a block takes, times `scale`, to a list."""
     started = clock()
     yield
     into.append((clock() - started) * 1e3 * scale)

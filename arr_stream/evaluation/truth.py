@@ -1,8 +1,8 @@
-"""Exact ground truth of a generated clip: whose pixel it is, and where it was in the frame before.
+"""Exact ground truth of a generated clip: the layer of each pixel, and its position in the previous frame.
 
-A generated scene is a stack of flat layers. The file holds, for each pixel of each frame, the layer that is seen there,
-and for each layer and frame the affine map from the layer's own pixels to the frame's. Masks and backward flow of any
-frame follow without estimation.
+A generated scene is a stack of flat layers. The file holds, for each pixel of each frame, the visible layer, and for
+each layer and frame the affine map from the layer's own pixels to the frame's. Masks and backward flow of any frame
+follow without estimation.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from arr_stream.types import BoolArray, ByteArray, FloatArray
 DoubleArray = npt.NDArray[np.float64]
 
 VERSION = 1
-"""Of the truth files that are read."""
+"""Supported version of the truth files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TruthWord:
-    """A word on a layer.
+    """Word on a layer.
 
     Args:
-        text: What is written.
+        text: The word.
         layer: Index of the layer that carries it.
         corners_xy: `[4, 2]`, corners of its box in pixels of the layer.
     """
@@ -43,16 +43,16 @@ class TruthWord:
 
 @dataclass(frozen=True, eq=False)
 class SceneTruth:
-    """Everything known about a generated clip of `T` frames and `L` layers.
+    """Ground truth of a generated clip of `T` frames and `L` layers.
 
     Args:
         fps: Frames a second.
-        labels: `[T, H, W]` uint8, 1 + the layer that is seen at a pixel.
+        labels: `[T, H, W]` uint8, 1 + the layer that is visible at a pixel.
         affines: `[T, L, 2, 3]`, layer pixels to frame pixels (pixel centres on whole numbers), NaN while absent.
         layer_names: `[L]`.
         layer_objects: `[L]`, object that each layer is a part of, 0 for the background.
         object_names: Names of objects 1, 2, ...
-        words: What is written on which layer.
+        words: Words on the layers.
     """
 
     fps: float
@@ -79,7 +79,7 @@ class SceneTruth:
         return self.labels.shape[2], self.labels.shape[1]
 
     def object_id(self, name: str) -> int:
-        """Number of a named object, from 1.
+        """Return the number of a named object, from 1.
 
         Raises:
             EvaluationDataError: There is none of that name.
@@ -91,27 +91,27 @@ class SceneTruth:
         return self.object_names.index(name) + 1
 
     def object_map(self, frame: int) -> ByteArray:
-        """`[H, W]` uint8: 0 for the background, else the number of the object that is seen."""
+        """Return `[H, W]` uint8: 0 for the background, else the number of the visible object."""
         lookup = np.array([0, *self.layer_objects], np.uint8)
         return np.asarray(lookup[self.labels[frame]], np.uint8)
 
     def mask(self, object_id: int, frame: int) -> BoolArray:
-        """`[H, W]`, the visible part of an object in one frame."""
+        """Return the visible part of an object in one frame, `[H, W]`."""
         return np.asarray(self.object_map(frame) == object_id)
 
     def masks(self, object_id: int) -> BoolArray:
-        """`[T, H, W]`, the visible part of an object in every frame."""
+        """Return the visible part of an object in every frame, `[T, H, W]`."""
         return np.stack([self.mask(object_id, frame) for frame in range(self.frames)])
 
     def backward_flow(self, frame: int) -> tuple[FloatArray, BoolArray]:
-        """Where each pixel was in the frame before.
+        """Return the backward flow: the offset to each pixel's position in the previous frame.
 
         Returns:
-            `[H, W, 2]` float32 in px: the pixel at `p` was at `p + flow[p]`. NaN where it was hidden or outside.
-            `[H, W]` bool: where it was seen.
+            `[H, W, 2]` float32 in px: the pixel at `p` was at `p + flow[p]`. NaN where it was hidden or outside. `[H,
+            W]` bool: where it was visible.
 
         Raises:
-            ValueError: `frame` has none before it.
+            ValueError: `frame` has no previous frame.
         """
         if not 1 <= frame < self.frames:
             raise ValueError(f"frame {frame} has no frame before it: allowed are 1 to {self.frames - 1}")
@@ -131,10 +131,10 @@ class SceneTruth:
 
 
 def load_truth(path: Path) -> SceneTruth:
-    """Reads a truth file.
+    """Read a truth file.
 
     Raises:
-        EvaluationDataError: It is missing, or no truth file of a version that is known here.
+        EvaluationDataError: It is missing, or not a truth file of a supported version.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -159,7 +159,7 @@ def load_truth(path: Path) -> SceneTruth:
 
 
 def _chained(before: DoubleArray, now: DoubleArray) -> DoubleArray:
-    """`[L, 2, 3]` maps from pixels of this frame to pixels of the one before, NaN for layers absent in either."""
+    """Return maps from this frame's pixels to the previous frame's, `[L, 2, 3]`, NaN for layers absent in either."""
     bottom = np.broadcast_to(np.array([0.0, 0.0, 1.0]), (len(now), 1, 3))
     square = np.concatenate([now, bottom], axis=1)
     absent = np.isnan(now).any(axis=(1, 2)) | np.isnan(before).any(axis=(1, 2))

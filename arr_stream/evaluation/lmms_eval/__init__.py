@@ -1,15 +1,15 @@
-"""The plugin for lmms-eval, the field's harness: `--model arr_stream`. The harness finds it by its entry point."""
+"""Plugin for lmms-eval, the field's harness: `--model arr_stream`. The harness finds it by its entry point."""
 
 from __future__ import annotations
 
 from typing import Any
 
 REMEDY = "pip install 'arr-stream[lmms-eval]' && pip install --no-deps lmms-eval==0.7.3"
-"""The harness asks for an older PyAV than arr-stream, and runs with the newer one."""
+"""Install command; the harness requires an older PyAV than arr-stream, and runs with the newer one."""
 
 
 def manifest() -> Any:
-    """What the harness's registry is told: a chat model, and a simple one for tasks that weigh options."""
+    """Return the models for the harness's registry: a chat model, and a simple one for tasks that weigh options."""
     from lmms_eval.models.registry_v2 import ModelManifest
 
     home = f"{__name__}.model"

@@ -2,8 +2,8 @@
 
     lmms-eval eval --model arr_stream --model_args pretrained=Qwen/Qwen3-VL-4B-Instruct,budget=25% --tasks textvqa_val
 
-Pictures and frames are fetched, sampled and scaled as for the harness's own `qwen3_vl`, and put in the same words.
-With all tokens nothing is chosen, and the model answers what that one answers. (But for videos under the versions of
+Pictures and frames are fetched, sampled and scaled as for the harness's own `qwen3_vl`, with the same prompts. With all
+tokens there is no selection, and the answers equal those of `qwen3_vl`. (Except for videos under the versions of
 transformers whose processor puts a second pair of markers around all frames, which the model has never seen.)
 """
 
@@ -56,27 +56,28 @@ LONGEST_QUERY = 2000
 _NOTHING = ("", "none")
 
 Request = tuple[list[dict[str, Any]], Mapping[str, Any], Mapping[str, Any]]
-"""Messages, the document that they were made of, and how to generate."""
+"""Messages, their document, and the generation options."""
 
 
 class ChatModel(lmms):  # type: ignore[misc]
-    """Asked in messages: all tasks that are answered in words.
+    """Model for tasks in chat messages: all that are answered in words.
 
     Args:
         pretrained: As `vlm.model`.
         budget: As `selection.budget`: a share of the tokens of each picture or frame, or a number.
         mode: As `vlm.mode`.
-        query: The field of a task's documents that says what to look for; where a document has none, the whole prompt
-            does. `none`: nothing is looked for.
+        query: Field of a task's documents with the query; if a document lacks it, the query comes from the whole
+            prompt.
+            `none`: no query.
         device: Such as `cuda:0`, or `cpu`.
-        dtype: As `vlm.dtype`; that of the harness's own.
+        dtype: As `vlm.dtype`; the default is the harness's.
         batch_size: 1: questions are asked one by one.
-        min_pixels, max_pixels, total_pixels, max_num_frames, fps, system_prompt: As of the harness's own.
+        min_pixels, max_pixels, total_pixels, max_num_frames, fps, system_prompt: As for the harness's own.
         preset: Settings from a TOML file, or the name of one that comes with arr-stream.
         settings: Any others, such as `keyframes.text=none`.
 
     Raises:
-        ArrStreamError: The model cannot be had, or a setting is wrong.
+        ArrStreamError: The model is unavailable, or a setting is wrong.
     """
 
     is_simple = False
@@ -110,7 +111,7 @@ class ChatModel(lmms):  # type: ignore[misc]
             "vlm.instruction": system_prompt,
             "vlm.context_tokens": 32768,
             "selection.budget": str(budget),
-            # Sizes are the harness's, and its frames seconds apart.
+            # The harness sets the sizes, and its frames are seconds apart.
             "grid.max_pixels": 1 << 40,
             "keyframes.interval": 1,
         }
@@ -131,24 +132,24 @@ class ChatModel(lmms):  # type: ignore[misc]
         loaded = load(self._settings.vlm, self._settings.models)
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
-        self.device = self._adapter.device  # Where the harness counts, with several processes.
+        self.device = self._adapter.device  # The harness reads the device of each process here.
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
         self._feeder = Feeder(self._adapter, loaded.normalisation, self._settings.vlm.mode)
 
     def generate_until(self, requests: Sequence[Any]) -> list[Any]:
-        """An answer to each."""
+        """Return an answer to each request."""
         return self._answers(self._asked(requests), len(requests))
 
     def generate_until_multi_round(self, requests: Sequence[Any]) -> list[Any]:
-        """The harness's own Qwen3-VL does not either."""
+        """Refuse: the harness's own Qwen3-VL does not support several rounds either."""
         raise NotImplementedError("arr_stream answers one question, not several in turn")
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        """The harness asks for likelihoods of simple models alone."""
+        """Refuse: the harness asks only simple models for likelihoods."""
         raise NotImplementedError("tasks that weigh options are for simple models: give --force_simple")
 
     def clean(self) -> None:
-        """Let go of the model: what scores its answers may need the room."""
+        """Free the model: the scorer of its answers may need the memory."""
         del self._adapter, self._feeder, self._models
         super().clean()
 
@@ -180,7 +181,7 @@ class ChatModel(lmms):  # type: ignore[misc]
         return results
 
     def _look(self, messages: list[dict[str, Any]], document: Mapping[str, Any]) -> tuple[Memory, list[int]]:
-        """What the model has seen and read when it is asked, and the question: the text after the last picture."""
+        """Return the memory with everything before the question, and the question: the text after the last picture."""
         instructions, contents = [self._settings.vlm.instruction], []
         for message in ChatMessages(messages=messages).to_hf_messages(video_kwargs=self._video):
             if message["role"] == "assistant":
@@ -208,7 +209,7 @@ class ChatModel(lmms):  # type: ignore[misc]
         return memory, question
 
     def _queries(self, document: Mapping[str, Any], prompt: str) -> list[TextQuery]:
-        """What is looked for."""
+        """Return the queries."""
         if self._query in _NOTHING:
             return []
         named = document.get(self._query)
@@ -218,7 +219,7 @@ class ChatModel(lmms):  # type: ignore[misc]
     def _blocks(
         self, media: Media, frames: Sequence[ByteArray], seconds: Sequence[float], queries: Sequence[TextQuery]
     ) -> Iterator[Entry]:
-        """The chosen cells of a picture, or of a video's frames two by two, as the model takes them."""
+        """Yield the blocks of chosen cells of a picture, or of a video's frames in pairs."""
         grid = Grid.for_size((frames[0].shape[1], frames[0].shape[0]))
         chosen = list(self._chosen(frames, seconds, grid, queries))
         step = 2 if media == "video" else 1
@@ -233,7 +234,7 @@ class ChatModel(lmms):  # type: ignore[misc]
     def _chosen(
         self, frames: Sequence[ByteArray], seconds: Sequence[float], grid: Grid, queries: Sequence[TextQuery]
     ) -> Iterator[tuple[Cells, FloatArray]]:
-        """Cells of each frame, and their relevance; with all tokens there is no choice to make."""
+        """Yield the cells and the relevance of each frame; with all tokens there is no selection."""
         whole = budget_tokens(self._settings.selection.budget, grid.cells) == grid.cells
         if whole and self._settings.vlm.mode != "weight":
             cells = Cells.whole((grid.rows, grid.columns))
@@ -247,12 +248,12 @@ class ChatModel(lmms):  # type: ignore[misc]
 
 
 class SimpleModel(ChatModel):
-    """Asked in a text after its pictures: the tasks that weigh options, with `--force_simple`."""
+    """Model with the text after its pictures: for tasks that weigh options, with `--force_simple`."""
 
     is_simple = True
 
     def generate_until(self, requests: Sequence[Any]) -> list[Any]:
-        """An answer to each, as far as the first of its `until`."""
+        """Return an answer to each request, cut at the first of its `until` texts."""
         results = super().generate_until(requests)
         for result, request in zip(results, requests, strict=True):
             until = request.args[1].get("until") or ()
@@ -263,8 +264,10 @@ class SimpleModel(ChatModel):
 
     @torch.inference_mode()
     def loglikelihood(self, requests: Sequence[Any]) -> list[Any]:
-        """For each continuation minus the logarithm of how likely it is as a whole answer, and whether it is the
-        likeliest word for word. (This harness takes the option with the smallest of these for the answer.)"""
+        """Return for each continuation the negative log-likelihood as an answer, and whether greedy decoding gives it.
+
+        This harness takes the option with the smallest value as the answer.
+        """
         results, before, shown = [], None, None
         for request in tqdm(requests, disable=self.rank != 0, desc="Model Responding"):
             context, continuation, *where = request.args
@@ -273,9 +276,9 @@ class SimpleModel(ChatModel):
                 before = (context, *where)
                 shown = self._look(_messages(context, where[0](document) if where else ()), document)
             answer = continuation(document) if callable(continuation) else continuation
-            # A blank that parts it from the context has no place at the start of a turn.
+            # A blank after the context has no place at the start of a turn.
             (found,) = likelihoods(*shown, [self._prompt.text(str(answer).lstrip())])
-            # Wrapped: 0.7.3 makes a text of everything else that a model gives, pairs included.
+            # Wrapped in a result: 0.7.3 turns any other value of a model, pairs included, into text.
             results.append(GenerationResult(text=(-found.log, found.greedy)))
         return results
 
@@ -291,7 +294,7 @@ class SimpleModel(ChatModel):
 
 
 def _device(device: str | None) -> str:
-    """The setting for the harness's name of a device; of several GPUs each process takes its own."""
+    """Return the setting for the harness's device name; with several GPUs each process takes its own."""
     kind, _, index = (device or "auto").partition(":")
     index = os.environ.get("LOCAL_RANK", index)
     if kind != "cpu" and index and torch.cuda.is_available():
@@ -300,7 +303,7 @@ def _device(device: str | None) -> str:
 
 
 def _worded_for_qwen(doc_to_messages: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The harness words some tasks for each model by its name: ours as for its own Qwen3-VL."""
+    """Use the harness's prompts for its own Qwen3-VL, since some tasks have one for each model name."""
     task = getattr(doc_to_messages, "__self__", None)
     words = getattr(task, "lmms_eval_specific_kwargs", None)
     if task is not None and isinstance(words, Mapping) and STOCK in words:
@@ -309,14 +312,14 @@ def _worded_for_qwen(doc_to_messages: Callable[[Any], Any]) -> Callable[[Any], A
 
 
 def _messages(context: str, visuals: Iterable[Any] | None) -> list[dict[str, Any]]:
-    """What a simple model is asked, as a chat model would be."""
+    """Return a simple model's request as chat messages."""
     kinds = {True: "image", False: "video"}
     content = [{"type": kinds[isinstance(each, Image.Image)], "url": each} for each in visuals or ()]
     return [{"role": "user", "content": [*content, {"type": "text", "text": context.replace("<image>", "")}]}]
 
 
 def _frames(content: Mapping[str, Any]) -> tuple[Media, list[ByteArray], list[float]]:
-    """A picture, or the frames of a video with their times, as the harness fetches them for its own Qwen3-VL.
+    """Return a picture, or the frames of a video with their times, fetched as for the harness's own Qwen3-VL.
 
     Raises:
         InvalidSetting: Neither.
@@ -328,7 +331,7 @@ def _frames(content: Mapping[str, Any]) -> tuple[Media, list[ByteArray], list[fl
         raise InvalidSetting(f"a task with {content['type']}", remedy="choose tasks with pictures or videos")
     try:
         video, told = fetch_video(content, image_patch_size=PATCH_PX, return_video_metadata=True)
-    except Exception as exc:  # It tries one reader after another, and the last one's error comes out.
+    except Exception as exc:  # It tries several readers and raises the last one's error.
         raise NotAMediaFile(
             f"{content['video']}: qwen-vl-utils cannot read it: {exc}",
             remedy="give fps=2 if the video has fewer frames than max_num_frames",
