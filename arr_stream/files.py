@@ -1,7 +1,7 @@
-"""Files that are written: never replaced unasked, never half there under their final name.
+"""Output files: never replaced without `force`, never incomplete under their final name.
 
-What is still being written bears a partial name beside it (`out.partial.mp4` for `out.mp4`); that file is playable up
-to its last second too, should the run be killed.
+A file in progress has a partial name beside it (`out.partial.mp4` for `out.mp4`); after a kill it is playable up to its
+last second.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def expanded(path: Path | str) -> Path:
-    """With `~` as a home; that of a user whom nobody knows stays as it is, and is not found."""
+    """Expand `~`; that of an unknown user stays as it is, and is not found."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 (the method of Path raises a RuntimeError)
 
 
 def prepare_output(path: Path | str, force: bool = False, *, direct: bool = False) -> Path:
-    """Check, before any work is done, that a file can be written at `path`; nothing is created yet.
+    """Check, before any work is done, that a file can be written at `path`; create nothing yet.
 
-    Missing folders are made when the first frame arrives (`make_parent`).
+    Missing folders are created when the first frame arrives (`make_parent`).
 
     Args:
         path: The final name.
-        force: Replacing what is there is wanted.
-        direct: Written line by line under its final name, so that pipes, devices and `-` (standard output) will do too.
+        force: Replace an existing file.
+        direct: Written line by line under its final name, so that pipes and devices are allowed too.
 
     Raises:
-        OutputExists: The file, or what a killed run left under its partial name, is there and `force` is not set.
-        OutputUnwritable: It is a folder, a device, or the folder that it would be in cannot be written to.
+        OutputExists: The file, or the partial file of a killed run, exists and `force` is not set.
+        OutputUnwritable: It is a folder or a device, or its folder cannot be written to.
     """
     path = Path(path)
     if direct and path == STANDARD_OUTPUT:
@@ -60,10 +60,10 @@ def prepare_output(path: Path | str, force: bool = False, *, direct: bool = Fals
 
 
 def check_folder(folder: Path) -> None:
-    """Check that `folder` is one that can be written to, or could be made.
+    """Check that `folder` can be written to, or could be created.
 
     Raises:
-        OutputUnwritable: Something on the way is no folder, or may not be written to.
+        OutputUnwritable: Part of the path is no folder, or cannot be written to.
     """
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
@@ -76,15 +76,15 @@ def check_folder(folder: Path) -> None:
 
 
 def make_parent(path: Path) -> None:
-    """Make the folder that `path` is in, where it is missing."""
+    """Create the parent folder of `path` if it is missing."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def partial_path(path: Path) -> Path:
-    """Where a file is written before it is whole: `out.partial.mp4` for `out.mp4`.
+    """Return the name of a file in progress: `out.partial.mp4` for `out.mp4`.
 
-    A table that is not whole is no `*.parquet`, which others' tools take all of: `frames.parquet.partial`.
+    An incomplete table must not match `*.parquet`, which other tools read as a whole: `frames.parquet.partial`.
     """
     if path.suffix == ".parquet":
         return path.with_name(f"{path.name}.partial")
@@ -95,7 +95,7 @@ def publish(path: Path, *, force: bool) -> None:
     """Give the partial file of `path` its final name.
 
     Raises:
-        OutputExists: Someone else made `path` meanwhile and `force` is not set; the partial file stays.
+        OutputExists: Another process created `path` meanwhile and `force` is not set; the partial file stays.
     """
     partial = partial_path(path)
     if os.path.lexists(path) and not force:
@@ -106,7 +106,7 @@ def publish(path: Path, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, force: bool) -> Iterator[Path]:
-    """A partial file to write to, which gets the name of `path` when it is whole, and is removed otherwise.
+    """Yield a partial file to write to; it gets the name of `path` when it is complete, and is removed after an error.
 
     Raises:
         DiskFull, OutputUnwritable: It could not be written.
@@ -125,10 +125,10 @@ def written_whole(path: Path, *, force: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the system's refusals to write into errors of our own.
+    """Turn the system's write errors into those of `arr_stream.errors`.
 
     Raises:
-        DiskFull: No room, quota reached, or the file has become larger than allowed.
+        DiskFull: No space, quota reached, or the file has become larger than allowed.
         OutputUnwritable: Any other refusal.
     """
     try:
@@ -138,7 +138,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def output_error(exc: OSError, path: Path) -> DiskFull | OutputUnwritable:
-    """The error that says what the system refused."""
+    """Return the error for a write that the system refused."""
     reason = (exc.strerror or str(exc)).lower()
     name = "standard output" if path == STANDARD_OUTPUT else path
     if exc.errno in _NO_ROOM:

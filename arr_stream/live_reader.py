@@ -1,4 +1,4 @@
-"""Reads a source beside the frame loop: frames that nobody took in time are dropped and counted."""
+"""Readers that run beside the frame loop: frames that are not taken in time are dropped and counted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _LONGEST_PAUSE_SECONDS = 0.02
 
 
 class LiveReader:
-    """Reads frames in a thread as they come and hands them out.
+    """Reader that takes frames from a source in a thread.
 
-    Iterating waits for the next frame; where more came than there is room for, the oldest are dropped and counted. The
-    source's error reaches the one who iterates, after the frames before it.
+    Iterating waits for the next frame; if the buffer is full, the oldest frame is dropped and counted. An error of the
+    source is raised in the iteration, after the frames before it.
 
     Args:
         frames: The source's frames.
-        room: Frames that may wait; with 1 the newest wins.
+        room: Size of the buffer; with 1 only the newest frame is kept.
 
     Attributes:
-        dropped: Frames that nobody took.
+        dropped: Number of dropped frames.
     """
 
     def __init__(self, frames: Iterator[Frame], room: int = 1) -> None:
@@ -61,7 +61,7 @@ class LiveReader:
 
     @property
     def waiting(self) -> int:
-        """Frames that wait to be taken."""
+        """Frames in the buffer."""
         return len(self._waiting)
 
     def _read(self) -> None:
@@ -90,7 +90,7 @@ class LiveReader:
 
 
 class PacedReader(LiveReader):
-    """Hands out each frame of a recording when its time has come, the newest where several came due meanwhile.
+    """Reader that releases each frame of a recording at its time; if several are due, only the newest.
 
     The clock starts with the first frame.
     """
@@ -106,7 +106,7 @@ class PacedReader(LiveReader):
             if self._stop.wait(max(0.0, start_seconds + frame.pts_seconds - now)):
                 return
             self._offer(frame)
-            # Decoding the next frame at once would take a core from whoever has just got this one.
+            # Decoding the next frame at once would take a core from the thread that just got this one.
             pause_seconds = (frame.pts_seconds - previous_pts_seconds) * _PAUSE_SHARE
             if decoding_seconds < pause_seconds and self._stop.wait(min(pause_seconds, _LONGEST_PAUSE_SECONDS)):
                 return

@@ -1,4 +1,4 @@
-"""Text made harmless for terminals, logs and records: a stranger's control characters, and secrets in addresses."""
+"""Text made safe for terminals, logs and records: no control characters, and no secrets in URLs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 class PlainText:
-    """Takes escape sequences and control characters out of a text that comes in pieces.
+    """Filter that removes escape sequences and control characters from a text that comes in pieces.
 
-    A sequence that is cut by the end of a piece is held back until it is whole. Line breaks and tabs stay; characters
-    that turn the direction of writing go, since they make a text look like another; lone surrogates, which no file can
-    hold, become U+FFFD.
+    A sequence cut at the end of a piece is held back until it is complete. Line breaks and tabs stay; bidirectional
+    control characters are removed, since they make a text look like another; lone surrogates, which no file can hold,
+    become U+FFFD.
     """
 
     def __init__(self) -> None:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What can be shown after one more piece."""
+        """Return the safe text after one more piece."""
         text = _ESCAPE.sub("", self._held + piece)
         begun = _BEGUN.search(text)
         at = len(text) if begun is None or len(text) - begun.start() > _LONGEST_ESCAPE else begun.start()
@@ -36,13 +36,13 @@ class PlainText:
         return "".join(shown for character in text if (shown := _shown(character)))
 
     def finish(self) -> str:
-        """What was held back, without its control characters."""
+        """Return the held back text, without its control characters."""
         text, self._held = self._held, ""
         return "".join(shown for character in text if (shown := _shown(character)))
 
 
 def plain(text: str) -> str:
-    """A whole text without escape sequences and control characters."""
+    """Return a whole text without escape sequences and control characters."""
     cleaner = PlainText()
     return cleaner.feed(text) + cleaner.finish()
 
@@ -56,7 +56,7 @@ def _shown(character: str) -> str:
     return "" if category == "Cc" else "\ufffd" if category == "Cs" else character
 
 
-# Schemes are short; without a bound, a long text without one would take quadratic time.
+# Schemes are short; without the bound, a long text without one would take quadratic time.
 _URL = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[^\s'\"<>]+", re.IGNORECASE)
 _USER = re.compile(r"^([a-z][a-z0-9+.-]*://)(?:[^/@]*@)+", re.IGNORECASE)
 _SECRET = re.compile(
@@ -65,7 +65,7 @@ _SECRET = re.compile(
 
 
 def redact_url(text: str) -> str:
-    """The text with user names, passwords and secret parameters of URLs in it replaced by `***`."""
+    """Replace user names, passwords and secret parameters of URLs in a text by `***`."""
     return _URL.sub(lambda match: _SECRET.sub(r"\1***", _USER.sub(r"\1***@", match.group())), text)
 
 
@@ -74,5 +74,5 @@ def one_line(text: str) -> str: ...
 @overload
 def one_line(text: None) -> None: ...
 def one_line(text: str | None) -> str | None:
-    """The text in one line, with what is secret in addresses blanked; None stays None."""
+    """Return the text in one line, with secrets in URLs masked; None stays None."""
     return None if text is None else redact_url(" ".join(text.split()))

@@ -1,20 +1,20 @@
-"""Child processes: how they are started, what they say to their parent, and how they end.
+"""Child processes: their start, the messages between child and parent, and their end.
 
-A child of ours runs `python -m arr_stream.processes MODULE:FUNCTION PARENT`. The first message on its standard input is
-what the function is called with; the first reply on its standard output is `Ready`, or `Refused` with the reason. What
-the function returned is then called with each further message, one after the other. The child ends when its standard
-input closes or its parent dies, in the middle of anything, and pays no heed to Ctrl-C, which is the parent's to answer.
-What libraries print goes to standard error, whose end is kept as last words.
+A child runs `python -m arr_stream.processes MODULE:FUNCTION PARENT`. The first message on its standard input is the
+argument of the function; the first reply on its standard output is `Ready`, or `Refused` with the reason. The return
+value of the function is then called with each further message, one after the other. The child ends when its standard
+input closes or its parent dies, even in the middle of work, and ignores Ctrl-C, which the parent handles. Output of
+libraries goes to standard error, whose end is kept as last words.
 
-A message is a pickle whose arrays follow it as raw bytes (pickle protocol 5, out of band), so that a picture is written
+A message is a pickle followed by its arrays as raw bytes (pickle protocol 5, out of band), so that a picture is written
 straight from its own memory:
 
     uint32 n | n x uint64 length | pickle | buffer 1 | ... | buffer n-1
 
 Both ends are the same program, and nothing else can write to these pipes.
 
-Not `multiprocessing`, nor a pool made of it: a child of those imports the main module again, which scripts without a
-guard do not bear, and a pool is lost with the one worker that hangs.
+The module uses neither `multiprocessing` nor its pools: their children import the main module again, which breaks
+scripts without a guard, and one worker that hangs makes the whole pool unusable.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from typing import IO, Any, cast
 from arr_stream.errors import ArrStreamError, error_by_name
 
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables by which libraries size their pools of threads; read when they are loaded."""
+"""Variables by which libraries size their thread pools; read at import."""
 
 _LAST_WORDS_BYTES = 4000
 _JOIN_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
 
 Reply = Callable[[Any], None]
-"""Sends a message to the parent."""
+"""Function that sends a message to the parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The child can be given work: models are loaded."""
+    """Message that the child is ready for work: its models are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The child cannot do what it is there for.
+    """Message that the child cannot start.
 
     Args:
         error: Name of the error's class.
-        message: What went wrong.
-        remedy: What to do about it.
+        message: The error's message.
+        remedy: Advice for the user.
         details: Traceback.
     """
 
@@ -73,24 +73,24 @@ class Refused:
 
     @classmethod
     def of(cls, error: Exception) -> Refused:
-        """To be made while the error is handled."""
+        """Create the message while the error is being handled."""
         message, remedy = (error.message, error.remedy) if isinstance(error, ArrStreamError) else (str(error), None)
         return cls(type(error).__name__, message, remedy, traceback.format_exc())
 
     def as_error(self) -> ArrStreamError | None:
-        """Of its own class where that is one of ours."""
+        """Return the error in its own class if that is one of `arr_stream.errors`."""
         return error_by_name(self.error, self.message, self.remedy)
 
 
 class ChildProcess:
-    """A process as its parent sees it; used by one thread, but for `kill`.
+    """Child process as its parent sees it; used by one thread, except for `kill`.
 
     Args:
         command: Program and arguments; see `module_command` and `serving_command`.
         environment: All of its variables; see `environment`.
-        pass_fds: Open files that it holds for as long as it lives.
-        new_session: Give it no controlling terminal. It is out of reach of the terminal's Ctrl-C in any case; but in a
-            session of its own, Linux may weigh its priority against nobody else's.
+        pass_fds: Open files that it holds as long as it lives.
+        new_session: Give it no controlling terminal. The terminal's Ctrl-C never reaches it; but in a session of its
+            own, Linux may ignore its priority relative to other sessions.
 
     Raises:
         OSError: It cannot be started.
@@ -104,7 +104,7 @@ class ChildProcess:
         pass_fds: Sequence[int] = (),
         new_session: bool = False,
     ) -> None:
-        # A file, and not a pipe: nobody need read it for the process to go on, and it is there after a crash.
+        # A file instead of a pipe: the process never blocks on it, and its content survives a crash.
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._popen = subprocess.Popen(
@@ -127,7 +127,7 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """It has not ended, or not been waited for."""
+        """True until the process has ended."""
         return self._popen.poll() is None
 
     def send(self, message: Any) -> None:
@@ -148,7 +148,7 @@ class ChildProcess:
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Kill the process should what is done with it take longer.
+        """Kill the process if the block takes longer.
 
         Raises:
             TimeoutError: It took longer.
@@ -176,13 +176,13 @@ class ChildProcess:
             timer.cancel()
 
     def exit_code(self, timeout_seconds: float = 0.0) -> int | None:
-        """How it ended, negative by a signal; None where it still goes on after so long."""
+        """Return its exit code, negative for a signal; None if it still runs after the timeout."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(timeout_seconds)
         return self._popen.poll()
 
     def last_words(self) -> str:
-        """The end of what it wrote to standard error; "" where nothing stands there."""
+        """Return the end of its standard error; "" without output."""
         with contextlib.suppress(OSError, ValueError):
             size = self._stderr.seek(0, os.SEEK_END)
             self._stderr.seek(max(0, size - _LAST_WORDS_BYTES))
@@ -190,11 +190,11 @@ class ChildProcess:
         return ""
 
     def kill(self) -> None:
-        """End it at once; whoever waits for a message is told that there will be none. From any thread."""
+        """Kill it at once; a pending `receive` fails. Callable from any thread."""
         self._popen.kill()
 
     def close(self, timeout_seconds: float = _JOIN_SECONDS) -> None:
-        """End it, and free its entry, pipes and file; safe to call again."""
+        """Kill it, and free its entry, pipes and file; safe to call again."""
         self._popen.kill()
         self.exit_code(timeout_seconds)
         for pipe in (self._popen.stdin, self._popen.stdout, self._stderr):
@@ -204,7 +204,7 @@ class ChildProcess:
 
 
 def ending(code: int) -> str:
-    """An exit code in words: `ended with exit code 3`, `was ended by SIGKILL`."""
+    """Describe an exit code in words: `ended with exit code 3`, `was ended by SIGKILL`."""
     return f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
 
 
@@ -216,33 +216,33 @@ def _signal_name(number: int) -> str:
 
 
 def module_command(module: str, *arguments: object) -> list[str]:
-    """A module as a program; `module_path` has to be in its environment."""
-    # -P keeps the current folder from shadowing modules.
+    """Return the command that runs a module; it needs `module_path` in its environment."""
+    # -P keeps the current directory from shadowing modules.
     return [sys.executable, "-P", "-m", module, *map(str, arguments)]
 
 
 def serving_command(make: str) -> list[str]:
-    """A child that answers messages.
+    """Return the command of a child that answers messages.
 
     Args:
-        make: `module:function`; called with the first message, gives what is called with each further one and a
-            `Reply`.
+        make: `module:function`; called with the first message, returns the handler of each further one, which also gets
+            a `Reply`.
     """
     return module_command("arr_stream.processes", make, os.getpid())
 
 
 def module_path() -> dict[str, str]:
-    """Where this process finds its modules, for another one."""
+    """Return the variable with this process's module path, for another one."""
     return {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def environment(threads: int) -> dict[str, str]:
-    """This process's, with pools of so many threads."""
+    """Return this process's environment, with thread pools of size `threads`."""
     return {**os.environ, **dict.fromkeys(POOLS, str(threads)), **module_path()}
 
 
@@ -274,7 +274,7 @@ def receive(pipe: IO[bytes]) -> Any:
 
 
 def _exactly(pipe: IO[bytes], length: int) -> bytearray:
-    """A writable buffer, because arrays are made over it without a copy."""
+    """Read into a writable buffer, over which arrays are made without a copy."""
     data = bytearray(length)
     view = memoryview(data)
     filled = 0
@@ -287,7 +287,7 @@ def _exactly(pipe: IO[bytes], length: int) -> bytearray:
 
 
 def serve(make: str, parent: int) -> None:
-    """Be the child: make what answers, and let it answer for as long as there is somebody to ask."""
+    """Run the child: create the handler, then answer messages until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with(parent)
     requests, replies = _take_pipes()
@@ -300,14 +300,14 @@ def serve(make: str, parent: int) -> None:
             os._exit(0)
 
     try:
-        # Reading a message imports what it is made of, so that a package that is missing is told like any other reason.
+        # Reading a message imports its classes, so that a missing package is reported like any other error.
         first = receive(requests)
         threading.Thread(target=_listen, args=(requests, inbox), daemon=True).start()
         module, _, function = make.partition(":")
         respond: Callable[[Any, Reply], None] = getattr(importlib.import_module(module), function)(first)
     except Exception as exc:
         reply(Refused.of(exc))
-        # The thread that listens cannot be told to end.
+        # The listening thread cannot be stopped.
         os._exit(1)
     reply(Ready())
     while True:
@@ -315,7 +315,7 @@ def serve(make: str, parent: int) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Let the system end this process with the thread that started it, where it can; elsewhere `_listen` does."""
+    """Ask Linux to kill this process with the thread that started it; on other systems `_listen` ends it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
@@ -323,7 +323,7 @@ def _die_with(parent: int) -> None:
 
 
 def _take_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Standard input and output for ourselves; what a library prints goes to standard error instead."""
+    """Take over standard input and output; output of libraries goes to standard error instead."""
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123
@@ -333,7 +333,7 @@ def _take_pipes() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _listen(requests: IO[bytes], inbox: queue.SimpleQueue[Any]) -> None:
-    """Hand messages on; end the process, whatever it is doing, once nobody is there to ask."""
+    """Forward messages; end the process once the parent is gone."""
     try:
         while True:
             inbox.put(receive(requests))
@@ -345,7 +345,7 @@ def _listen(requests: IO[bytes], inbox: queue.SimpleQueue[Any]) -> None:
 
 
 if __name__ == "__main__":
-    # Imported under its real name, so that the messages' classes are the ones that the other end knows.
+    # Imported under its real name, so that the classes of messages are the same at both ends.
     from arr_stream.processes import serve as run
 
     run(sys.argv[1], int(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Keeps libraries from spending more on their threads than the threads save."""
+"""Limits on the threads of libraries, where they cost more than they save."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARENAS = 2
 
 
 class _OneBlasThread:
-    """The limit that `one_blas_thread` sets, for as long as anybody wants it: it holds for the whole process."""
+    """Limit of `one_blas_thread`, active while it has users, since it applies to the whole process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,9 +31,9 @@ class _OneBlasThread:
         with self._lock:
             self._users += 1
             if self._users == 1:
-                # Twice a frame: the controller's own way to set limits takes fifty times as long.
+                # This runs twice a frame: the controller's own limits are fifty times as slow.
                 self._before = [(library, library.get_num_threads()) for library in _blas()]
-            # Others restore the number that they found (scikit-learn does), which may be in the middle of this.
+            # Other libraries (scikit-learn) restore the number that they found, possibly in the middle of this.
             for library, _ in self._before:
                 library.set_num_threads(1)
 
@@ -50,16 +50,16 @@ _ONE_BLAS_THREAD = _OneBlasThread()
 
 @lru_cache(maxsize=1)
 def _blas() -> list[LibController]:
-    """Those loaded by now; to look for them takes some milliseconds."""
+    """Return the BLAS libraries loaded by now; the search takes some milliseconds."""
     found: list[LibController] = ThreadpoolController().select(user_api="blas").lib_controllers
     return found
 
 
 def one_blas_thread() -> AbstractContextManager[None]:
-    """Run NumPy's linear algebra on the calling thread alone, and restore the setting when nobody wants that any more.
+    """Run NumPy's linear algebra on the calling thread alone, and restore the setting when the last user is done.
 
-    The frame loop's matrices are small: waking other threads for them costs more than it gains, and their number, which
-    nobody here sets, has a say in the last digits.
+    The frame loop's matrices are small: waking other threads costs more than it gains, and the number of threads, which
+    is not fixed here, affects the last digits.
     """
     return _ONE_BLAS_THREAD
 
@@ -68,9 +68,9 @@ def one_blas_thread() -> AbstractContextManager[None]:
 def one_torch_thread() -> Iterator[None]:
     """Run torch on the calling thread alone, and restore the setting afterwards.
 
-    For small tensors beside a frame loop. After each parallel operation torch's helper threads go on spinning for a
-    while, and beside a video encoder and OpenCV's own threads that has cost ten times what the operations take.
-    (OpenCV's threads spin as well, but they do save latency: a fifth of a frame at 854x480 on two cores.)
+    Use it for small tensors beside a frame loop. After each parallel operation torch's helper threads spin for a while,
+    and beside a video encoder and OpenCV's own threads that has cost ten times the operations' own time. (OpenCV's
+    threads spin as well, but they do save latency: a fifth of a frame at 854x480 on two cores.)
     """
     with torch_threads(1):
         yield
@@ -78,7 +78,7 @@ def one_torch_thread() -> Iterator[None]:
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Run torch on so many threads (None: as it is set), and restore the setting afterwards."""
+    """Run torch on `count` threads (None: unchanged), and restore the setting afterwards."""
     import torch
 
     before = torch.get_num_threads()
@@ -93,8 +93,8 @@ def torch_threads(count: int | None) -> Iterator[None]:
 def one_opencv_thread() -> Iterator[None]:
     """Run OpenCV on the calling thread alone, and restore the setting afterwards.
 
-    For throughput: where frames wait for nobody and the other cores encode, threads that spin only take time from
-    them. Two OpenCV threads cost a quarter more processor time at 1280x720 than one.
+    It improves throughput: without a deadline for frames, while the other cores encode, spinning threads only take time
+    from those. Two OpenCV threads cost a quarter more processor time at 1280x720 than one.
     """
     before = cv2.getNumThreads()
     cv2.setNumThreads(1)
@@ -105,24 +105,24 @@ def one_opencv_thread() -> Iterator[None]:
 
 
 def limit_threads(count: int) -> None:
-    """Keep the pools of a process that shares the machine with others like it to so many threads, for good."""
+    """Limit the thread pools of this process, which shares the machine with similar ones, to `count`, for good."""
     cv2.setNumThreads(count)
-    # Read by torch when it is loaded, which may be never.
+    # torch reads this at import, which may never happen.
     os.environ["OMP_NUM_THREADS"] = str(count)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(count)
 
 
 def prepare_for_live() -> None:
-    """Keep the interpreter from making some frames late: once, when all is imported that will be.
+    """Prepare the interpreter for live streams, so that fewer frames are late; call it once, after all imports.
 
-    Threads take turns more often than Python's usual 5 ms, since a frame's work leaves the interpreter for OpenCV many
-    times, and each return waits for its turn; and what is there by now, hundreds of thousands of objects of libraries,
-    is never looked through for garbage again. On two cores with the page open, the 99th percentile of a frame's time
-    fell from 2.5 times the median to 1.8.
+    Threads switch more often than Python's default of 5 ms, since a frame's work leaves the interpreter for OpenCV many
+    times, and each return waits for its turn. The existing objects, hundreds of thousands from libraries, are excluded
+    from garbage collection. On two cores with the page open, the 99th percentile of a frame's time fell from 2.5 times
+    the median to 1.8.
 
-    Memory comes from few arenas: where streams come and go, each of their many threads would else leave one behind that
-    is never given back.
+    Memory comes from few arenas: otherwise, as streams come and go, each of their many threads would leave one behind
+    that is never freed.
     """
     sys.setswitchinterval(_PROMPT_SECONDS)
     _limit_arenas()
@@ -131,6 +131,6 @@ def prepare_for_live() -> None:
 
 
 def _limit_arenas() -> None:
-    """By glibc's own means; other C libraries have no such arenas."""
+    """Limit the arenas of glibc; other C libraries have none."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").mallopt(_M_ARENA_MAX, _ARENAS)
