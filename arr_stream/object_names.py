@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 COCO: tuple[str, ...] = (
     *("person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light"),
@@ -181,6 +182,7 @@ def _singulars(name: str) -> Iterator[str]:
         yield name[:-1]
 
 
+@lru_cache(1024)
 def nearest(word: str) -> str | None:
     """Return the known name that a word is most like, None where it is like none."""
     near = difflib.get_close_matches(word, TERMS, n=1, cutoff=0.75)

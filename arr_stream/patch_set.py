@@ -161,6 +161,8 @@ class PatchSet:
         feeding: What the frame added to a model's memory; None where no model watches or the frame was passed over.
         answers: What a model said after seeing this frame.
         objects: What a detector found, where it is on this frame; empty where no query asks for objects.
+        region: Where the region that is looked for is by now: left, top, right and bottom as shares of the frame; None
+            without one, or while it is not in sight.
         quality: How far quality was lowered to hold the frame rate, 0 for not at all; see `arr_stream.live.quality`.
         damaged: The frame was patched up by the decoder, or may refer to one that is lost or patched up.
         frame_ref: Weak reference to the source frame, so that patch sets in a list do not keep all frames; see `frame`.
@@ -193,6 +195,7 @@ class PatchSet:
     feeding: Feeding | None = None
     answers: tuple[Answer, ...] = ()
     objects: tuple[DetectedObject, ...] = ()
+    region: tuple[float, float, float, float] | None = None
     quality: int = 0
     damaged: bool = False
     frame_ref: weakref.ref[Frame] | None = None

@@ -488,6 +488,7 @@ class Pipeline:
             latency_ms=watch.milliseconds,
             objects=self._found(state),
             damaged=frame.damaged,
+            region=state.scorers.region,
             notices=(*notices, *lost_or_found, *self._device.notices()),
             frame_ref=weakref.ref(frame),
         )

@@ -187,6 +187,12 @@ class Stream:
         return {query: notice for query, own in read.items() if own is not None and (notice := own.notice())}
 
     @property
+    def query_faults(self) -> dict[str, str]:
+        """The same by the queries' texts, without what helps on the command line."""
+        read = [own for own in map(self._understood, self.queries) if isinstance(own, TextQuery)]
+        return {own.text: fault for own in read if (fault := own.fault()) is not None}
+
+    @property
     def unknown_words(self) -> tuple[str, ...]:
         """The words of the queries that nothing understands, each once."""
         texts = [query for query in map(self._understood, self.queries) if isinstance(query, TextQuery)]

@@ -158,6 +158,20 @@ def test_queries_and_regions_change_while_it_runs(fed: Fed) -> None:
     assert fed.next().query_scores == ()
 
 
+def test_each_frame_tells_where_the_region_is_by_now(fed: Fed) -> None:
+    assert fed.next().region is None
+    fed.stream.ask(RegionQuery((8, 32, 32, 32)))  # where the red square is on the next picture
+    for value in range(1, 9):
+        region = fed.next().region
+        assert region is not None
+        left, top, right, bottom = region[0] * 160, region[1] * 128, region[2] * 160, region[3] * 128
+        # It is looked for on every third frame, and moves 8 pixels from one to the next.
+        assert 8 * (value - 2) - 8 <= left <= 8 * value + 8 and right - left == pytest.approx(32, abs=12)
+        assert (top, bottom) == pytest.approx((32, 64), abs=8)
+    fed.stream.ask()
+    assert fed.next().region is None
+
+
 def test_a_changed_frame_size_goes_on_and_regions_keep_their_place(fed: Fed) -> None:
     fed.stream.ask(RegionQuery((80, 64, 40, 32)))
     fed.next()

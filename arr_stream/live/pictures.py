@@ -276,6 +276,7 @@ def message(shown: Shown, jpegs: Sequence[tuple[str, bytes]], sequence: int, cel
         "dropped": shown.dropped,
         "fps": round(shown.fps, 2),
         "query_scores": [round(float(score), 4) for score in patches.query_scores],
+        "region": [round(share, 4) for share in patches.region] if patches.region is not None else None,
         "notices": [redact_url(notice) for notice in patches.notices],
     }
     if cells:

@@ -205,6 +205,7 @@ class StreamRunner:
             "confidence": round(newest.confidence, 4) if newest is not None else None,
             "query": [redact_url(query.label) for query in self.queries],
             "texts": [redact_url(text) for text in self.texts],
+            "not_understood": self._not_understood(),
             "region": list(region) if region is not None else None,
             "example": example.path.name if example is not None else None,
             "preset": self._preset,
@@ -356,6 +357,11 @@ class StreamRunner:
     def _dropped(self) -> int:
         stream = self._stream
         return self._dropped_before + (stream.dropped if stream is not None else 0)
+
+    def _not_understood(self) -> dict[str, str]:
+        stream = self._stream
+        faults = stream.query_faults if stream is not None else {}
+        return {redact_url(text): redact_url(fault) for text, fault in faults.items()}
 
     def _changed_settings(self) -> dict[str, Any]:
         return {

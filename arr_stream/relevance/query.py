@@ -103,29 +103,40 @@ class TextQuery:
     def needs_motion(self) -> bool:
         return any(isinstance(term, MotionTerm) for term in self.terms)
 
-    def notice(self) -> str | None:
-        """Return one line about the words that are not understood, None if all are."""
+    def fault(self) -> str | None:
+        """Return which words are not understood and what is searched for instead; None if all are understood."""
         if not self.unknown_words and self.terms:
             return None
         known = [(term.text or "writing") if isinstance(term, WordTerm) else term.word for term in self.terms]
-        effect = f"searching for {_quoted(known)} only" if known else "nothing to search for"
-        if not self.unknown_words:
-            return f"query {self.label!r}: {effect}; docs/queries.md lists the words"
-        undetected = [word for word in self.unknown_words if object_at(word.split(), 0)[0] is not None]
-        unknown = [word for word in self.unknown_words if word not in undetected]
+        undetected, unknown = self._undetected, self._unknown
         near = [name for word in unknown if (name := nearest(word)) is not None]
         words = "unknown word" if len(unknown) == 1 else "unknown words"
         parts = [
             f"{words} {_quoted(unknown)}" if unknown else "",
             f"no detector in use finds {_quoted(undetected)}" if undetected else "",
-            effect,
+            f"searching for {_quoted(known)} only" if known else "nothing to search for",
             f"did you mean {_quoted(near)}?" if near else "",
-            REMEDY if undetected else "",
-            "--clip-model understands other words, quotes find written ones; docs/queries.md lists the words"
-            if unknown
-            else "",
         ]
-        return f"query {self.label!r}: {'; '.join(filter(None, parts))}"
+        return "; ".join(filter(None, parts))
+
+    def notice(self) -> str | None:
+        """Return one line with the fault and what helps on the command line; None if all words are understood."""
+        fault = self.fault()
+        if fault is None:
+            return None
+        words = "docs/queries.md lists the words"
+        if self.unknown_words:
+            words = f"--clip-model understands other words, quotes find written ones; {words}" if self._unknown else ""
+        remedies = [REMEDY if self._undetected else "", words]
+        return f"query {self.label!r}: {'; '.join(filter(None, [fault, *remedies]))}"
+
+    @property
+    def _undetected(self) -> list[str]:
+        return [word for word in self.unknown_words if object_at(word.split(), 0)[0] is not None]
+
+    @property
+    def _unknown(self) -> list[str]:
+        return [word for word in self.unknown_words if word not in self._undetected]
 
 
 def _struck_out(word: re.Match[str]) -> str:

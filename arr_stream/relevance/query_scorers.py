@@ -46,6 +46,10 @@ _WITHIN_SAMPLES = 5
 """Words count as means over so many samples each way: cells that are full of one come first."""
 
 
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom as shares of the frame."""
+
+
 class Region(Protocol):
     """A region on its way through the stream, at a quarter of the texture's size."""
 
@@ -367,6 +371,12 @@ class RegionScorer:
         self._confidence: Array | float = 1.0
         self._steps = 0
         self._lost = False
+        self._box: Box | None = None
+
+    @property
+    def box(self) -> Box | None:
+        """Where the region is, looked at on every third frame; None if it is not in sight."""
+        return None if self._lost else self._box
 
     def task(self, given: QueryInput) -> QueryTask:
         if self._region is not None:
@@ -377,23 +387,28 @@ class RegionScorer:
         self._tracker.start(given.quarter, mask, exact=isinstance(self._query, MaskQuery))
         if self._anchored and self._tracker.confidence:
             self._redetector = Redetector(given.quarter, self._tracker.posterior)
+        self._box = _box_around(self._tracker.posterior)
         return RegionTask(given.put_region(self._tracker), drawn=True)
 
     def watched(self, keep: Any) -> Array | None:
-        due = self._redetector is not None and (self._steps + 1) % _LOOK_EVERY == 0
+        due = (self._steps + 1) % _LOOK_EVERY == 0
         return keep.posterior if due and keep is not None else None
 
     def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> str | None:
         self._region = keep
-        if self._redetector is None or keep is None:
+        if keep is None:
             return None
         self._steps += 1
         if watched is None:
+            return None
+        self._box = _box_around(watched)
+        if self._redetector is None:
             return None
         finding = self._redetector.look(given.quarter, watched)
         self._confidence = given.put(np.full((1, 1), finding.confidence, np.float32))
         if finding.mask is not None and self._tracker.resume(given.quarter, finding.mask):
             self._region = given.put_region(self._tracker)
+            self._box = _box_around(self._tracker.posterior)
         if self._redetector.lost == self._lost:
             return None
         self._lost, at = self._redetector.lost, f"{given.frame.pts_seconds:.1f} s"
@@ -414,6 +429,13 @@ class RegionScorer:
         x, y, w, h = query.xywh
         mask: FloatArray = np.outer(overlap(hw[0], height, y, y + h), overlap(hw[1], width, x, x + w))
         return mask.astype(np.float32)
+
+
+def _box_around(posterior: FloatArray) -> Box | None:
+    """Return the box around what is more likely the region than not; None if nothing is."""
+    x, y, width, height = cv2.boundingRect(cv2.inRange(posterior, 0.5, 2.0))
+    rows, columns = posterior.shape
+    return (x / columns, y / rows, (x + width) / columns, (y + height) / rows) if width else None
 
 
 def overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
@@ -601,6 +623,11 @@ class QueryScorers:
     def tasks(self, given: QueryInput) -> tuple[QueryTask, ...]:
         """What is to be answered on this frame."""
         return tuple(each.scorer.task(given) for each in self._scored)
+
+    @property
+    def region(self) -> Box | None:
+        """Where the first box or mask is by now; None if there is none, or it is not in sight."""
+        return next((each.scorer.box for each in self._scored if isinstance(each.scorer, RegionScorer)), None)
 
     def watched(self, keep: Sequence[Any]) -> tuple[Array | None, ...]:
         """What of all that the host must see on this frame."""

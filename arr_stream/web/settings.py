@@ -13,26 +13,31 @@ from typing import Any
 from arr_stream.config import PRESETS, Settings
 from arr_stream.errors import InvalidSetting, PresetNotFound
 
-RUNNING = (
+COMMON = (
     "selection.budget",
     "selection.per_second",
+    "keyframes.text",
+    "keyframes.interval",
+    "live.adapt",
+)
+"""Those of `RUNNING` that users change first."""
+
+RUNNING = (
+    *COMMON,
+    "selection.novelty",
     "selection.strategy",
+    "selection.context_share",
     "selection.cascade",
     "selection.hybrid_grid_share",
-    "selection.context_share",
-    "selection.novelty",
-    "keyframes.interval",
     "keyframes.min_interval",
     "keyframes.min_confidence",
     "keyframes.cut_threshold",
     "keyframes.clusters",
     "keyframes.cluster_count",
     "keyframes.embeddings",
-    "keyframes.text",
     "motion.preset",
     "relevance.trust",
     "relevance.language",
-    "live.adapt",
 )
 """Take effect while a stream runs."""
 
@@ -92,8 +97,8 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
 
 
 def describe(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Of each setting in `RUNNING`: its default, what streams start with (`settings`), description, kind, and its
-    choices or limits; plain JSON values."""
+    """Return each setting of `RUNNING`: its default, what streams start with (`settings`), description, whether it is
+    for experts, kind, and choices or limits; plain JSON values."""
     described = {}
     for key in RUNNING:
         section, _, name = key.partition(".")
@@ -103,6 +108,7 @@ def describe(settings: Settings) -> dict[str, dict[str, Any]]:
             "default": schema["default"],
             "start": getattr(values, name),
             "description": schema["description"],
+            "advanced": key not in COMMON,
             **_kind(schema),
         }
     return described

@@ -110,6 +110,8 @@ class Card {
     if (this.frames === 1) this.restate();
     this.figures.frame(header, age_ms);
     this.query.scores(header.query_scores ?? []);
+    this.region.follow(header.region);
+    this.query.follow(header.region);
     this.inspector.frame(header);
   }
 
@@ -127,7 +129,7 @@ class Card {
     setIcon(this._button("pause"), status.paused ? "play" : "pause");
     if (status.size_wh) this.stage.size_wh = status.size_wh;
     this.query.update(status);
-    this.region.showMarked(status.region);
+    if (!status.region) this.region.follow(null);
     this.figures.status(status, status.state === "live");
     this._revive(status);
     this.restate();

@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_TOASTS = 4;
-const STAY_MS = { error: 12000, note: 5000 };
+const STAY_MS = { error: 12000, alert: 20000, note: 5000 };
 
 export const byId = (id) => document.getElementById(id);
 export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
@@ -62,12 +62,12 @@ export const withCode = (text) => text.split("`").map((part, place) => (place % 
 /** Read out to those who use a screen reader. */
 export const say = (text) => setText(byId("said"), text);
 
-/** Show one line for a while; an error is read out at once. */
-export function toast(text, kind = "note") {
+/** Show one line for a while, with a link beside it if there is one; an error is read out at once. */
+export function toast(text, kind = "note", link = null) {
   const holder = byId("toasts");
   for (const old of holder.children) if (old.dataset.text === text) old.remove();
   const close = h("button", { type: "button", class: "quiet small", "aria-label": "Dismiss", onclick: () => box.remove() }, icon("cross"));
-  const box = h("div", { class: "toast", "data-kind": kind, role: kind === "error" ? "alert" : "status", "data-text": text }, h("p", {}, text), close);
+  const box = h("div", { class: "toast", "data-kind": kind, role: kind === "error" ? "alert" : "status", "data-text": text }, h("p", {}, text), link, close);
   holder.append(box);
   while (holder.children.length > MOST_TOASTS) holder.firstElementChild.remove();
   setTimeout(() => box.remove(), STAY_MS[kind]);

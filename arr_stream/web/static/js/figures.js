@@ -6,21 +6,29 @@ const EVERY_MS = 250; // numbers that change faster cannot be read
 
 const number = (value, digits = 0, unit = "") => (Number.isFinite(value) ? value.toFixed(digits) + unit : "–");
 
-/** Name, unit, what it is, and how it is told. */
+/** What quality is at a step of the server's; it is null for a stream that does not run. */
+export function quality(step, { long = false } = {}) {
+  if (!Number.isFinite(step)) return "–";
+  if (step === 0) return "full";
+  if (!long) return "lowered to keep up";
+  return `lowered to keep up: keyframes are rarer${step > 2 ? ", and motion is searched on smaller pictures" : ""}`;
+}
+
+/** Key, title, what it is, and how it is told. */
 const FIGURES = [
-  ["frames/s", "", "frames processed a second", (f) => number(f.fps, 1)],
-  ["age", "ms", "from capture to this screen, the latest frames", (f) => number(f.age_ms)],
-  ["latency", "ms", "spent by the server on a frame", (f) => number(f.latency_ms, 1)],
-  ["tokens", "", "cells chosen for the model", (f) => number(f.tokens)],
-  ["confidence", "", "trust in what is carried from the keyframe", (f) => number(f.confidence, 2)],
-  ["keyframe", "", "frames since the last one, and why it was made", (f) => number(f.keyframe_age)],
-  ["quality", "", "lowered under load, restored after", (f) => (f.quality > 0 ? `lowered ${f.quality}` : "full")],
-  ["dropped", "", "frames passed over so that the newest is shown", (f) => number(f.dropped)],
+  ["fps", "frames / s", "frames processed a second", (f) => number(f.fps, 1)],
+  ["age", "delay, ms", "from capture to this screen, mean of the latest frames", (f) => number(f.age_ms)],
+  ["latency", "processing, ms", "time that the server spent on a frame", (f) => number(f.latency_ms, 1)],
+  ["tokens", "tokens", "visual tokens chosen for the model on this frame", (f) => number(f.tokens)],
+  ["confidence", "confidence", "from 0 to 1: how far what was carried from the keyframe is trusted", (f) => number(f.confidence, 2)],
+  ["keyframe", "since keyframe", "frames since the last keyframe, on which models look closely, and why it was made", (f) => number(f.keyframe_age)],
+  ["quality", "quality", "lowered when the server is too slow for the source, and restored after", (f) => quality(f.quality)],
+  ["dropped", "skipped", "frames that were skipped so that the newest is shown", (f) => number(f.dropped)],
 ];
 
 const KEPT = 2700; // frames: a minute and a half at 30 a second
 const PX_A_SECOND = 16;
-const LABEL_PX = 74;
+const LABEL_PX = 84;
 const GAP_SECONDS = 1; // a longer pause is not bridged by a line
 const TICK_REACH_PX = 5;
 
@@ -36,13 +44,13 @@ const LANES = [
 export class Figures {
   constructor(list) {
     this.why = h("dd", { class: "why" });
-    this.cells = FIGURES.map(([name, unit, about]) => {
+    this.cells = FIGURES.map(([name, title, about]) => {
       const value = h("dd", {}, "–");
-      const title = h("dt", {}, unit ? `${name} ${unit}` : name);
-      list.append(h("div", { class: "figure", "data-figure": name, title: about }, title, value, name === "keyframe" ? this.why : null));
+      list.append(h("div", { class: "figure", "data-figure": name, title: about }, h("dt", {}, title), value, name === "keyframe" ? this.why : null));
       return value;
     });
     this.reason = this.age_ms = null;
+    this.live = true;
     this.newest = {};
     this.timer = 0;
   }
@@ -53,14 +61,17 @@ export class Figures {
     // Smoothed over about ten frames: one late frame is for the timeline to show.
     this.age_ms = this.age_ms === null ? age_ms : this.age_ms + (age_ms - this.age_ms) / 10;
     this.newest = { ...header, reason: this.reason, age_ms: this.age_ms };
+    // The last pictures of a stream come after the word that it has ended.
+    if (!this.live) Object.assign(this.newest, { fps: 0, quality: null });
     this._later();
   }
 
   /** A status, for what is shown while no frames come. */
   status(status, live) {
+    this.live = live;
     if (live && this.newest.seq !== undefined) return;
-    const { fps, latency_ms, tokens, confidence, quality, dropped } = status;
-    this.newest = { ...this.newest, fps: live ? fps : 0, latency_ms, tokens, confidence, quality, dropped, seq: undefined };
+    const { fps, latency_ms, tokens, confidence, dropped } = status;
+    this.newest = { ...this.newest, fps: live ? fps : 0, latency_ms, tokens, confidence, quality: live ? status.quality : null, dropped, seq: undefined };
     this._later();
   }
 
@@ -71,8 +82,8 @@ export class Figures {
   _write() {
     this.timer = 0;
     setText(this.why, this.newest.reason ?? "");
-    const { quality, confidence } = this.newest;
-    const warm = { quality: quality > 0, confidence: Number.isFinite(confidence) && confidence < 0.4 };
+    const { quality: step, confidence } = this.newest;
+    const warm = { quality: step > 0, confidence: Number.isFinite(confidence) && confidence < 0.4 };
     FIGURES.forEach(([name, , , told], place) => {
       setText(this.cells[place], told(this.newest));
       this.cells[place].parentElement.classList.toggle("warm", Boolean(warm[name]));
@@ -196,8 +207,8 @@ export class Timeline {
     context.font = `11px ${this.colours.fontFamily}`;
     context.textBaseline = "middle";
     if (name !== "ms") return write(name, lines[0][1], 0, middle);
-    write("age", "--line-age", 0, middle - 8);
-    write("latency", "--line-latency", 0, middle + 7);
+    write("delay", "--line-age", 0, middle - 8);
+    write("processing", "--line-latency", 0, middle + 7);
     return write(`${high} ms`, "--faint", LABEL_PX - 3, top + 8, "right");
   }
 
@@ -223,11 +234,11 @@ export class Timeline {
     const { values } = point;
     const lines = [
       `frame ${values[INDEX]} · ${values[PTS].toFixed(1)} s`,
-      `age ${number(values[AGE], 0, " ms")} · latency ${number(values[LATENCY], 1, " ms")}`,
+      `delay ${number(values[AGE], 0, " ms")} · processing ${number(values[LATENCY], 1, " ms")}`,
       `${values[TOKENS]} tokens · confidence ${number(values[CONFIDENCE], 2)}`,
     ];
     if (values[REASON]) lines.push(`keyframe: ${values[REASON]}`);
-    if (values[QUALITY]) lines.push(`quality lowered ${values[QUALITY]}`);
+    if (values[QUALITY]) lines.push(`quality ${quality(values[QUALITY])}`);
     this.tip.replaceChildren(...tipLines(lines));
     this.tip.style.left = `${clamp(x - this.tip.offsetWidth / 2, 0, this.size[0] - this.tip.offsetWidth)}px`;
   }

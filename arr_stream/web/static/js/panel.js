@@ -2,13 +2,16 @@
 
 import { Answers } from "./answers.js";
 import { api, attempt, links } from "./api.js";
-import { ARROWS, bytes, clockTime, duration, h, icon, say, setText, shortName, toast } from "./dom.js";
+import { ARROWS, bytes, clockTime, duration, h, icon, say, setText, shortName, toast, withCode } from "./dom.js";
+import { quality } from "./figures.js";
 import { SettingsForm } from "./settings.js";
 import { on, onChosenStatus, recall, remember, store } from "./store.js";
 
 const MOST_ENTRIES = 300;
 const MOST_CLIPS = 50;
-const NO_RULES = "No alert rules. The server's --when sets them.";
+const CLIPS_EVERY_MS = 2000;
+const LONGEST_CLIP_MS = 360_000; // alerts that overlap share a clip of up to five minutes
+const NO_RULES = "No alert rules. They are given when the server is started, and cannot be added or changed on the page.";
 const TOLD_STATES = new Set(["live", "stalled", "reconnecting", "ended", "failed"]);
 const APART = { target: "_blank", rel: "noopener" };
 const FACTS = [
@@ -18,12 +21,12 @@ const FACTS = [
   ["Size", (s) => (s.size_wh ? `${s.size_wh[0]}×${s.size_wh[1]}` : "not known yet")],
   ["Source rate", (s) => (s.source_fps ? `${s.source_fps.toFixed(1)} a second` : "not known")],
   ["Processed", (s) => `${s.fps?.toFixed(1) ?? "0"} a second, ${s.frames} in all`],
-  ["Passed over", (s) => String(s.dropped)],
+  ["Skipped frames", (s) => String(s.dropped)],
   ["Reconnected", (s) => times(s.reconnects)],
   ["Stalled", (s) => times(s.stalls)],
-  ["Latency", (s) => (Number.isFinite(s.latency_ms) ? `${s.latency_ms.toFixed(1)} ms, median` : "–")],
-  ["Age when shown", (s) => (Number.isFinite(s.age_ms) ? `${s.age_ms.toFixed(0)} ms, median` : "–")],
-  ["Quality", (s) => (s.quality ? `lowered ${s.quality} under load` : "full")],
+  ["Processing", (s) => (Number.isFinite(s.latency_ms) ? `${s.latency_ms.toFixed(1)} ms a frame, median` : "–")],
+  ["Delay to screen", (s) => (Number.isFinite(s.age_ms) ? `${s.age_ms.toFixed(0)} ms, median` : "–")],
+  ["Quality", (s) => quality(s.state === "live" ? s.quality : null, { long: true })],
   ["Running for", (s) => duration(Date.now() / 1000 - s.started_unix)],
 ];
 
@@ -34,13 +37,14 @@ class Log {
   constructor(part, badge) {
     this.badge = badge;
     this.states = new Map();
+    this.awaited = [];
     this.rules = h("p", { class: "hint" });
     this.list = h("ol", { class: "log-list", "aria-label": "What happened, newest first", "data-testid": "log" });
     this.clips = h("ul", { class: "clips", "data-testid": "clips" });
     this.clipsTitle = h("h3", { hidden: true }, "Clips");
     this.nothing = h("p", { class: "hint" }, "Nothing happened yet.");
     part.append(this.rules, this.nothing, this.list, this.clipsTitle, this.clips);
-    on("info", ({ alerts }) => setText(this.rules, alerts.length ? `Watched for: ${alerts.join("; ")}` : NO_RULES));
+    on("info", ({ alerts }) => setText(this.rules, alerts.length ? `Alert rules, as the server was started with: ${alerts.join("; ")}` : NO_RULES));
     on("log", (event) => this._event(event));
     on("status", (status) => this._state(status));
     on("streams", () => this._forget());
@@ -57,14 +61,14 @@ class Log {
 
   _event(event) {
     if (event.type === "alert") {
-      this._add("alert", event, event.message ?? event.rule, event.clip);
-      toast(`${this._name(event.stream)}: ${event.message ?? event.rule}`);
+      const text = event.message ? `${event.rule} (${event.message})` : event.rule;
+      this._add("alert", event, text, event.clip);
+      toast(`${this._name(event.stream)}: ${text}`, "alert", event.clip && this._link(event.clip));
       this.badge(1);
       this._clips();
     } else if (event.type === "notice") {
-      this._add("notice", event, event.text);
-      // What was just asked for is not understood in full: whoever asked is looking elsewhere.
-      if (event.text.startsWith("query ")) toast(event.text);
+      // What of a query is not understood stands below it.
+      if (!event.text.startsWith("query ")) this._add("notice", event, event.text);
     } else if (event.type === "missed") {
       this._add("missed", event, `this page was too slow and missed ${event.count} events`);
     }
@@ -96,15 +100,24 @@ class Log {
       { class: "entry", "data-kind": kind, "data-key": key },
       h("span", { class: "when" }, clockTime(made_unix ?? Date.now() / 1000)),
       h("strong", { title: store.streams.get(stream)?.name }, this._name(stream)),
-      h("span", { class: "said" }, text),
-      clip ? h("a", { class: "button small", href: links.clip(clip), download: clip }, icon("save"), "clip") : null,
+      h("span", { class: "said" }, withCode(text)),
+      clip ? this._link(clip) : null,
     );
     this.list.prepend(item);
     this.nothing.hidden = true;
     while (this.list.children.length > MOST_ENTRIES) this.list.lastElementChild.remove();
   }
 
+  /** A link to a clip, which appears once the clip is finished. */
+  _link(clip) {
+    const link = h("a", { class: "button small", href: links.clip(clip), download: clip, hidden: true }, icon("save"), "Clip");
+    this.awaited.push([clip, link, Date.now() + LONGEST_CLIP_MS]);
+    return link;
+  }
+
+  /** The clips that are finished, looked for again while links wait for theirs. */
   async _clips() {
+    clearTimeout(this.timer);
     const clips = await attempt(() => api.clips());
     if (!Array.isArray(clips)) return;
     this.clipsTitle.hidden = !clips.length;
@@ -113,6 +126,10 @@ class Log {
       return h("li", {}, link, h("span", { class: "facts" }, `${bytes(count)} · ${clockTime(made_unix)}`));
     });
     this.clips.replaceChildren(...rows);
+    const finished = new Set(clips.map(({ name }) => name));
+    for (const [clip, link] of this.awaited) link.hidden = !finished.has(clip);
+    this.awaited = this.awaited.filter(([, link, until]) => link.hidden && link.isConnected && Date.now() < until);
+    if (this.awaited.length) this.timer = setTimeout(() => this._clips(), CLIPS_EVERY_MS);
   }
 }
 

@@ -1,11 +1,13 @@
 // What a stream looks for: the box with its history, and a chip for each query with its present score.
 
 import { api, attempt } from "./api.js";
-import { h, icon, say, toast } from "./dom.js";
+import { h, icon, say, setText, toast } from "./dom.js";
 import { History, store } from "./store.js";
 
 const EXAMPLE_BYTES = 10_000_000;
 const SCORES_EVERY_MS = 200;
+const UNDERSTOOD =
+  "Understood are colours, light, size, place and motion (“moving red on the left”), common objects if the server has a detector, and written words in quotes. For anything else mark a region on the picture, or choose an example picture.";
 const history = new History("queries");
 
 export class QueryBox {
@@ -14,6 +16,7 @@ export class QueryBox {
     this.form = card.querySelector("form.query");
     this.input = this.form.querySelector("[data-testid=query-input]");
     this.chips = card.querySelector(".chips");
+    this.faults = card.querySelector(".faults");
     this.meters = [];
     this.shown = "";
     this.written_ms = 0;
@@ -45,17 +48,24 @@ export class QueryBox {
   }
 
   update(status) {
-    const key = JSON.stringify([status.query, status.texts, status.region, status.example]);
+    const key = JSON.stringify([status.query, status.texts, status.region, status.example, status.not_understood]);
     if (key === this.shown) return;
     this.shown = key;
     this.meters = [];
     const chips = status.texts.map((text, place) => this._chip("text", text, () => this._without(place), () => this._edit(text)));
     if (status.region) {
-      const [x, y, w, h] = status.region.map(Math.round);
-      chips.push(this._chip("region", `region ${x},${y} ${w}×${h}`, () => this.mark(null)));
+      chips.push(this._chip("region", "marked region", () => this.mark(null)));
     }
     if (status.example) chips.push(this._chip("example", status.example, () => attempt(() => api.forgetExample(this.id))));
     this.chips.replaceChildren(...chips);
+    const faults = Object.entries(status.not_understood).map(([text, fault]) => h("li", {}, `“${text}”: ${fault}`));
+    this.faults.replaceChildren(...faults, faults.length ? h("li", { class: "hint" }, UNDERSTOOD) : "");
+  }
+
+  /** Whether the marked region is in sight on the newest picture. */
+  follow(seen) {
+    const chip = this.chips.querySelector("[data-kind=region]");
+    if (chip) setText(chip.querySelector("span"), seen ? "marked region" : "marked region, out of sight");
   }
 
   /** Scores go with the labels of the status, in the order texts, region, example. */

@@ -6,13 +6,21 @@ import { on, onChosenStatus, store } from "./store.js";
 
 const SETTLE_MS = 250;
 
+/** What sections and settings are called; others by their last part. */
 const TITLES = {
   selection: "What is chosen",
-  keyframes: "Keyframes",
+  relevance: "What is looked for",
+  live: "Live",
+  "selection.budget": "Tokens per frame",
+  "selection.per_second": "Tokens per second",
+  "keyframes.text": "Find written text",
+  "keyframes.interval": "Frames between keyframes",
+  "live.adapt": "Lower quality to keep up",
 };
 
-function title(section) {
-  return TITLES[section] ?? section[0].toUpperCase() + section.slice(1);
+function title(key) {
+  const words = key.slice(key.indexOf(".") + 1).replaceAll("_", " ");
+  return TITLES[key] ?? words[0].toUpperCase() + words.slice(1);
 }
 
 /** The control for one setting; `value` reads it, `put(value)` writes it, and `changed()` is called by the user's hand. */
@@ -72,27 +80,30 @@ export class SettingsForm {
     );
     this.preset.addEventListener("change", () => this._send({ preset: this.preset.value || null }));
     const reset = h("button", { type: "button", class: "small", "data-testid": "settings-reset", onclick: () => this._resetAll() }, "Reset all");
+    const common = [];
     const sections = new Map();
     for (const [key, setting] of Object.entries(settings)) {
       const section = key.split(".")[0];
-      if (!sections.has(section)) sections.set(section, []);
-      sections.get(section).push(this._row(key, setting));
+      if (setting.advanced && !sections.has(section)) sections.set(section, []);
+      (setting.advanced ? sections.get(section) : common).push(this._row(key, setting));
     }
+    const groups = [...sections].map(([section, rows]) => h("fieldset", {}, h("legend", {}, title(section)), rows));
     this.part.replaceChildren(
       h("div", { class: "row preset" }, h("label", { for: "preset" }, "Preset"), this.preset, reset),
-      ...[...sections].map(([section, rows]) => h("fieldset", {}, h("legend", {}, title(section)), rows)),
+      h("fieldset", { "aria-label": "Settings" }, common),
+      h("details", { class: "advanced" }, h("summary", {}, "Advanced"), groups),
     );
     this._chosen();
   }
 
   _row(key, setting) {
     const made = control(key, setting, () => this._changed(key));
-    const back = h("button", { type: "button", class: "quiet tiny", "aria-label": `Reset ${key}`, title: `Back to ${setting.start}`, onclick: () => this._send({ settings: { [key]: setting.start } }, key) }, icon("history"));
+    const back = h("button", { type: "button", class: "quiet tiny", "aria-label": `Reset ${title(key)}`, title: `Back to ${setting.start}`, onclick: () => this._send({ settings: { [key]: setting.start } }, key) }, icon("history"));
     const problem = h("p", { class: "problem", role: "alert", hidden: true });
     const row = h(
       "div",
       { class: "setting", "data-kind": setting.kind },
-      h("label", { for: `setting-${key}` }, key.slice(key.indexOf(".") + 1).replaceAll("_", " ")),
+      h("label", { for: `setting-${key}` }, title(key)),
       h("div", { class: "control" }, made.parts, back),
       h("p", { class: "about", id: `about-${key}` }, withCode(setting.description)),
       problem,
@@ -124,8 +135,8 @@ export class SettingsForm {
   _changed(key) {
     const { value, setting } = this.rows.get(key);
     const wanted = value();
-    if (typeof wanted === "number" && !Number.isFinite(wanted)) return this._complain(key, `${key} needs a number`);
-    if (setting.kind === "whole" && !Number.isInteger(wanted)) return this._complain(key, `${key} needs a whole number`);
+    if (typeof wanted === "number" && !Number.isFinite(wanted)) return this._complain(key, `${title(key)} needs a number`);
+    if (setting.kind === "whole" && !Number.isInteger(wanted)) return this._complain(key, `${title(key)} needs a whole number`);
     return this._send({ settings: { [key]: wanted } }, key);
   }
 
@@ -136,7 +147,7 @@ export class SettingsForm {
       const status = await api.change(id, body);
       if (key) this._complain(key, null);
       if (status && id === store.chosen) this._take(status);
-      say(key ? `${key} changed` : "Settings changed");
+      say(key ? `${title(key)} changed` : "Settings changed");
     } catch (error) {
       if (key) this._complain(key, lineOf(error));
       else if (error.status !== 401) toast(lineOf(error), "error");

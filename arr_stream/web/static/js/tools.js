@@ -41,7 +41,7 @@ export class RegionTool {
     this.on = false;
     this.drag = this.box = this.marked = null;
     this.paintBox = (context, at, density) => outline(context, at, density, this.box, []);
-    this.paintMarked = (context, at, density) => outline(context, at, density, this.marked, [6, 5]);
+    this.paintMarked = (context, at, density) => outline(context, at, density, this._inPixels(this.marked), [6, 5]);
     const { element } = stage;
     element.addEventListener("pointerdown", (event) => this._down(event));
     element.addEventListener("pointermove", (event) => this._move(event));
@@ -50,11 +50,16 @@ export class RegionTool {
     element.addEventListener("keydown", (event) => this._key(event));
   }
 
-  /** The region that the server looks for, or null. */
-  showMarked(xywh) {
-    if (String(xywh) === String(this.marked)) return;
-    this.marked = xywh;
-    this.stage.paintBy(this.paintMarked, Boolean(xywh));
+  /** Where the region that is looked for is now, `[x0, y0, x1, y1]` as shares of the frame, or null. */
+  follow(box) {
+    if (String(box) === String(this.marked)) return;
+    this.marked = box;
+    this.stage.paintBy(this.paintMarked, Boolean(box));
+  }
+
+  _inPixels([x0, y0, x1, y1]) {
+    const [width, height] = this.stage.size_wh;
+    return [x0 * width, y0 * height, (x1 - x0) * width, (y1 - y0) * height];
   }
 
   toggle(on = !this.on) {
