@@ -14,7 +14,7 @@ import av
 import pytest
 
 from arr_stream.errors import BackendUnavailable
-from arr_stream.live.actions import AlertPlan
+from arr_stream.live.alerts import AlertPlan
 from arr_stream.web.access import AllowedSources
 from arr_stream.web.viewers import Viewers
 from benchmarks.live.browser import CAMERA_ARGUMENTS, chromium
