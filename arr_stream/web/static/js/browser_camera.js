@@ -78,6 +78,8 @@ class Sender {
   }
 
   _post(seconds) {
+    // It may have closed while the picture was compressed.
+    if (this.socket.readyState !== WebSocket.OPEN) return;
     this.sent += 1;
     this.socket.send(new Blob([new Float64Array([seconds]), this.last]));
   }
