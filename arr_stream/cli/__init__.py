@@ -1,4 +1,4 @@
-"""The command line: parses, builds, runs and prints, nothing else."""
+"""The command line: parses options, builds the parts, runs them and prints the results."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SaysInterrupted(TyperGroup):
 
 
 class LazyGroup(SaysInterrupted):
-    """Group that imports a command only when it is called; the list of commands needs none of them."""
+    """Group that imports a command only when it is called; listing the commands imports none of them."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -105,7 +105,7 @@ class LazyGroup(SaysInterrupted):
         """Import the command that `args` names, then resolve it as the parser does.
 
         Raises:
-            BadParameter: A file's name that begins with a dash stands where an option does.
+            BadParameter: A file name that begins with a dash is in the place of an option.
         """
         for before, file in pairwise(args):
             if "--" in (before, file):
@@ -141,12 +141,12 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Options before any command."""
+    """Declare the options before any command."""
 
 
 def main(command: typer.Typer = app) -> None:
-    """Run a command line; every expected error ends as one line and an exit code of its own."""
-    # At exit, Python searches all that was imported for reference cycles: 0.1 s after a run, and nothing needs it.
+    """Run a command line; report every expected error as one line with its own exit code."""
+    # At exit, Python searches all imported objects for reference cycles: 0.1 s after a run, for no benefit.
     atexit.register(gc.freeze)
     for file in (sys.stdout, sys.stderr):
         # A terminal that lacks a letter shows a question mark instead of ending the run.
@@ -157,7 +157,7 @@ def main(command: typer.Typer = app) -> None:
     except ArrStreamError as error:
         _leave(error)
     except KeyboardInterrupt:
-        # Before a command began.
+        # Ctrl-C before a command began.
         sys.exit(interrupted().exit_code)
     except Exception as error:
         if os.environ.get("ARR_STREAM_DEBUG"):
@@ -166,7 +166,7 @@ def main(command: typer.Typer = app) -> None:
             from arr_stream.files import output_error
 
             if error.filename is None:
-                # The parser's own words, such as help, go to standard output by another way.
+                # The parser writes its own text, such as help, to standard output without our console.
                 give_up_output()
             _leave(output_error(error, Path(error.filename or "standard output")))
         missing = missing_package(error.name, "this command") if isinstance(error, ModuleNotFoundError) else None

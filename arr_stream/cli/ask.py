@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FeedOptions(WhenOptions):
-    """When the question is asked, and what the model is shown by then."""
+    """Options for when the question is asked and which frames the model sees."""
 
     keep_dialogue: Annotated[bool, typer.Option("--keep-dialogue", help="Let the model remember its answers.")] = False
     fps: Annotated[float | None, typer.Option(help="Frames a second that the model is shown.")] = None
@@ -101,7 +101,7 @@ def ask(
         stack.enter_context(stream)
         asked = Question(text=redact_url(question), when=plan.when, every_seconds=timing.every)
         consumers = write.consumers(stream, asked)
-        # Last, since it takes longest: whatever else is wrong has been said by now, and Ctrl-C still ends at once.
+        # Last, since loading takes longest: every other error is reported before, and Ctrl-C still ends at once.
         viewer = stack.enter_context(contextlib.closing(make_viewer(settings)))
         reporter = stack.enter_context(tell.reporting(stream.source.info.num_frames))
         stop = stack.enter_context(stop_on_signals())
@@ -143,9 +143,9 @@ def _check_question(question: str) -> None:
 
 
 def _counted_back(read: ReadOptions, last: float | None, source: str, settings: Settings) -> ReadOptions:
-    """What is read, with `--last` counted back from the end of the source.
+    """Return the reading options with `--last` counted back from the end of the source.
 
-    A pipe has no end to count from: its next seconds are taken instead.
+    A pipe has no known end: its next seconds are read instead.
     """
     if last is None:
         return read

@@ -41,7 +41,7 @@ _ENGINES = ("local", "ray")
 
 @dataclass(frozen=True)
 class InputOptions(Group):
-    """Where inputs come from."""
+    """Options for the inputs."""
 
     panel: ClassVar = READ
     lists: Annotated[
@@ -51,10 +51,10 @@ class InputOptions(Group):
     storage: Annotated[list[str] | None, typer.Option(help="key=value for fsspec, such as endpoint_url.")] = None
 
     def for_fsspec(self) -> dict[str, Any]:
-        """What fsspec is told.
+        """Return the storage options for fsspec.
 
         Raises:
-            InvalidSetting: Not key=value.
+            InvalidSetting: An option is not key=value.
         """
         values: dict[str, Any] = {}
         for text in self.storage or ():
@@ -67,7 +67,7 @@ class InputOptions(Group):
 
 @dataclass(frozen=True)
 class OutputOptions(Group):
-    """What is written of every input."""
+    """Options for the files written for every input."""
 
     panel: ClassVar = WRITE
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for everything.")] = Path("batch")
@@ -80,10 +80,10 @@ class OutputOptions(Group):
     audio: Annotated[bool, typer.Option(help="Keep the sound of the sources.")] = True
 
     def record_formats(self) -> tuple[Literal["jsonl", "parquet"], ...]:
-        """Formats of the records, each once.
+        """Return the formats of the records, each once.
 
         Raises:
-            InvalidSetting: One that does not exist.
+            InvalidSetting: A format does not exist.
         """
         names = [name.strip().lower() for text in self.formats or ["jsonl"] for name in text.split(",")]
         formats = tuple(dict.fromkeys(name for name in names if name))
@@ -93,11 +93,11 @@ class OutputOptions(Group):
         return cast("tuple[Literal['jsonl', 'parquet'], ...]", formats)
 
     def check(self) -> None:
-        """Say at once, before anything is made, what cannot be.
+        """Check the options before anything is made.
 
         Raises:
             InvalidSetting: There is no such view.
-            BackendUnavailable: Parquet is asked for, and pyarrow not installed.
+            BackendUnavailable: Parquet is requested, and pyarrow is not installed.
         """
         if self.video:
             from arr_stream.draw.views import check_view
@@ -109,7 +109,7 @@ class OutputOptions(Group):
 
 @dataclass(frozen=True)
 class EngineOptions(Group):
-    """Who works."""
+    """Options for the workers and their engine."""
 
     panel: ClassVar = BATCH
     jobs: Annotated[
@@ -135,7 +135,7 @@ class EngineOptions(Group):
             needs("--engine ray", {option: value is not None for option, value in on_ray.items()})
 
     def make(self, asked: JobOptions, files: int, inherited: Sequence[int]) -> WorkerEngine:
-        """The engine, a `MakeEngine`."""
+        """Return the engine; the signature is that of `MakeEngine`."""
         if self.engine == "ray":
             from arr_stream.batch.ray_engine import RayEngine
 
@@ -157,7 +157,7 @@ class EngineOptions(Group):
 
 @dataclass(frozen=True)
 class BatchOptions(Group):
-    """How the batch goes on from what is there, and from failures."""
+    """Options for resuming a batch and for failures."""
 
     panel: ClassVar = BATCH
     retries: Annotated[int, typer.Option(min=0, help="Further attempts, where one may go better.")] = 2
@@ -217,7 +217,7 @@ def batch(
         print_plan(make_plan(sources, asked, resume=how.resume, force=how.force))
         return
     if settings.models.download:
-        # Once and here, since every worker would fetch them.
+        # Here, once: otherwise every worker would download them.
         from arr_stream.cli.models import fetch_needed
 
         fetch_needed(settings)
@@ -274,10 +274,10 @@ def _run(
 
 
 def _finish(result: BatchResult) -> None:
-    """Leave with what the batch came to.
+    """Exit with the outcome of the batch.
 
     Raises:
-        ArrStreamError: No file can be done any more, or some were given up.
+        ArrStreamError: No file can be processed any more, or the batch gave some files up.
     """
     if result.error is not None:
         raise result.error

@@ -1,4 +1,4 @@
-"""How a batch is shown: progress over all files, what is to be done, and what it came to."""
+"""Display of a batch: progress over all files, the plan and the summary."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _STATES = {
 
 
 class BatchReporter(Reporter):
-    """Progress of a batch, shown to the user; this class, for `--quiet`, prints warnings alone."""
+    """Progress display of a batch; this class, for `--quiet`, prints warnings only."""
 
     def hear(self, event: Event) -> None:
-        """Tell what became of a file."""
+        """Report the outcome of a file."""
         from arr_stream.batch.job import JobFinished
 
         if isinstance(event, JobFinished) and event.done.damaged is not None:
@@ -58,7 +58,7 @@ class BatchJsonLines(JsonLines, BatchReporter):
 
 
 class BatchLines(PlainLines, BatchReporter):
-    """A line for each file, where there is no terminal, of so many to do."""
+    """Line for each finished file, with the total, for output that is not a terminal."""
 
     def __init__(self, total: int) -> None:
         super().__init__(total)
@@ -97,7 +97,7 @@ class BatchLines(PlainLines, BatchReporter):
 
 
 class BatchBars(BatchLines):
-    """A bar over all files and a line for each that is under way, on a terminal."""
+    """Bar over all files and a line for each file in progress, on a terminal."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         super().__init__(total)
@@ -122,13 +122,13 @@ class BatchBars(BatchLines):
         self._progress.update(self._all, completed=self._settled)
 
     def _left(self) -> str:
-        # The bar says it.
+        # The bar shows it.
         return ""
 
 
 @contextmanager
 def batch_reporting(total: int, *, quiet: bool, log_json: bool) -> Iterator[BatchReporter]:
-    """The reporter that fits the options and the terminal, for so many files to do."""
+    """Yield the reporter that fits the options and the terminal, for `total` files."""
     if quiet:
         yield BatchReporter(log_json=log_json)
     elif log_json:
@@ -145,7 +145,7 @@ def batch_reporting(total: int, *, quiet: bool, log_json: bool) -> Iterator[Batc
 
 
 def print_plan(plan: Plan) -> None:
-    """What would be done, on standard output."""
+    """Print the plan to standard output."""
     from rich.table import Table
     from rich.text import Text
 
@@ -160,7 +160,7 @@ def print_plan(plan: Plan) -> None:
 
 
 def print_summary(result: BatchResult, *, log_json: bool) -> None:
-    """What a run came to: on standard output, or as a JSON line."""
+    """Print the summary of a run to standard output, or log it as a JSON line."""
     plan, damaged = result.plan, result.damaged
     counts = {
         "files": len(plan.files),

@@ -1,4 +1,4 @@
-"""What the command line says: results on standard output, everything else on standard error."""
+"""Output of the command line: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class _Results(Console):
-    """Standard output; what cannot be written to it, as to a full disk, is an error of our own."""
+    """Standard output; a failed write, as to a full disk, raises one of our errors."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich prints.
+        """Print as rich does.
 
         Raises:
-            OutputError: The system refuses to take it.
+            OutputError: The system refuses the write.
         """
         try:
             super().print(*objects, **options)
@@ -38,7 +38,7 @@ class _Results(Console):
 
 
 def _refused(exc: OSError) -> OutputError:
-    """The system does not take standard output; nothing more is written to it."""
+    """Give standard output up after a failed write, and return the error."""
     from arr_stream.files import output_error
 
     give_up_output()
@@ -51,77 +51,77 @@ err = Console(stderr=True, highlight=False)
 INTERRUPTED_EXIT_CODE = 130
 _PLAIN_EVERY_SECONDS = 5.0
 Advance = Callable[[str, int, int], None]
-"""Told after each step how far the work is: in words, how much is done, and of how much."""
+"""Callback after each step of the work: description, amount done, total amount."""
 _INSTEAD = {"cancelled": "(interrupted)", "failed": "(no answer)"}
 
 
 def say(text: str) -> None:
-    """One line on standard error, whatever is in it."""
+    """Print one line to standard error, without markup or wrapping."""
     err.print(text, soft_wrap=True, markup=False)
 
 
 def say_json(**fields: object) -> None:
-    """One line of JSON on standard error, with the time."""
+    """Print one line of JSON to standard error, with the time."""
     sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
     sys.stderr.flush()
 
 
 def print_line(text: str) -> None:
-    """One line on standard output, whatever is in it."""
+    """Print one line to standard output, without markup or wrapping."""
     out.print(text, soft_wrap=True, markup=False)
 
 
 def interrupted(what_then: str = "") -> typer.Exit:
-    """Tell of Ctrl-C; what to leave with."""
+    """Report Ctrl-C, and return the exit to raise."""
     say(f"arr-stream: interrupted{what_then}")
     return typer.Exit(INTERRUPTED_EXIT_CODE)
 
 
 def print_error(error: ArrStreamError) -> None:
-    """One line on standard error."""
+    """Print an error as one line on standard error."""
     err.print(f"arr-stream: {error}", soft_wrap=True, markup=False, style="red" if err.is_terminal else None)
 
 
 def give_up_output() -> None:
-    """Let what is left in the buffer of standard output go nowhere, so that it does not fail again at the end."""
+    """Discard what is left in the buffer of standard output, so that it does not fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def counted(number: int, what: str) -> str:
-    """`1 frame`, `2 frames`."""
+    """Return a number with its noun: `1 frame`, `2 frames`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 class Reporter:
-    """Progress of a run, shown to the user; this class, for `--quiet`, prints warnings alone."""
+    """Progress display of a run; this class, for `--quiet`, prints warnings only."""
 
     def __init__(self, *, log_json: bool = False) -> None:
         self._log_json = log_json
 
     def notice(self, text: str) -> None:
-        """One line worth reading."""
+        """Print a notice."""
 
     def warning(self, text: str) -> None:
-        """Print a line without which the result would be misread, with `--quiet` as well."""
+        """Print a line without which the user would misread the result, with `--quiet` as well."""
         if self._log_json:
             say_json(event="warning", text=text)
         else:
             say(f"warning: {text}")
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
-        """A frame is done."""
+        """Report a finished frame."""
 
     def pause(self) -> None:
-        """Something else is going to write on the terminal."""
+        """Pause the display, since something else is going to write on the terminal."""
 
     def resume(self) -> None:
-        """It has done so."""
+        """Resume the display after a pause."""
 
     def answer(self, answer: Answer) -> None:
-        """A model has answered, or failed to."""
+        """Report an answer of a model, or its failure."""
 
     def done(self, text: str) -> None:
-        """The last word."""
+        """Print the last line of a run."""
 
 
 class JsonLines(Reporter):
@@ -149,7 +149,7 @@ class JsonLines(Reporter):
 
 
 class PlainLines(Reporter):
-    """A line every few seconds, where there is no terminal."""
+    """Line every few seconds, for output that is not a terminal."""
 
     def __init__(self, total: int | None) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class Bar(PlainLines):
 
 @contextmanager
 def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Reporter]:
-    """The reporter that fits the options and the terminal."""
+    """Yield the reporter that fits the options and the terminal."""
     if quiet:
         yield Reporter(log_json=log_json)
     elif log_json:
@@ -231,7 +231,7 @@ def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Rep
 
 @contextmanager
 def counting() -> Iterator[Advance]:
-    """For work without a stream: a bar on a terminal, a line every few seconds elsewhere."""
+    """Yield a progress callback for work without a stream: a bar on a terminal, a line every few seconds elsewhere."""
     if err.is_terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -252,10 +252,11 @@ def counting() -> Iterator[Advance]:
 
 
 class AnswerPrinter:
-    """Writes answers to standard output piece by piece as they come, and figures about them where progress is told.
+    """Printer that writes answers to standard output piece by piece as they arrive, and passes their figures to the
+    reporter.
 
     Args:
-        reporter: Makes room on the terminal while an answer is written.
+        reporter: Pauses its display while an answer is written.
         with_time: Put the time of the video before each answer.
     """
 
@@ -267,7 +268,7 @@ class AnswerPrinter:
         self._gone = False
 
     def begin(self, seconds: float) -> None:
-        """An answer about the video up to here comes next."""
+        """Begin an answer about the video up to `seconds`."""
         self._reporter.pause()
         self._prefix = f"[{seconds:.1f} s] " if self._with_time else ""
         self._line = ""
@@ -279,7 +280,7 @@ class AnswerPrinter:
         self._prefix = ""
 
     def answer(self, answer: Answer) -> None:
-        """End an answer that has been written, or say why there is none."""
+        """End a written answer, or print why there is none."""
         if not self._line.strip() and (self._with_time or answer.error is None):
             self.piece(_INSTEAD.get(answer.finish, "(the model said nothing)"))
         if self._line and not self._line.endswith("\n"):
@@ -288,7 +289,7 @@ class AnswerPrinter:
         self._reporter.answer(answer)
 
     def _write(self, text: str) -> None:
-        """Straight to the file: the console would break lines within words that are still coming."""
+        """Write straight to the file: the console would break lines within words that are still arriving."""
         if self._gone:
             return
         try:

@@ -1,4 +1,4 @@
-"""`arr-stream doctor`: what is installed, which backends work and why not, devices."""
+"""`arr-stream doctor`: installed packages, backends that work or why not, devices."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ PARTS: dict[PartName, tuple[str, tuple[str, ...]]] = {
     "text": ("keyframes.text", ("auto", "rapidocr", "easyocr")),
     "objects": ("keyframes.objects", ("auto",)),
 }
-"""Of a keyframe: by which setting each is chosen, and what there is to choose from."""
+"""Parts of a keyframe: the setting that chooses the backend of each, and its choices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A `package`, `backend` or `device` that was looked at: its version or figure, or why not and what to do."""
+    """Checked `package`, `backend` or `device`: its version or figure, or why it fails and what to do."""
 
     group: str
     name: str
@@ -83,7 +83,7 @@ def _packages() -> list[Finding]:
 
 
 def _extras() -> list[Finding]:
-    """Return what is there of each extra, and what installing it would add."""
+    """Return the installed packages of each extra, and what installing the rest would add."""
     distributions = metadata.packages_distributions()
     findings = []
     for extra, held in EXTRAS.items():
@@ -104,7 +104,7 @@ def _version(package: str) -> str | None:
 
 
 def _backends() -> list[Finding]:
-    """Each backend is made and used once on a small picture."""
+    """Check each backend by running it once on a small picture."""
     checks: dict[str, Callable[[], str]] = {
         **{f"flow {name}": partial(_try_flow, name) for name in ("dis", "torch")},
         **{

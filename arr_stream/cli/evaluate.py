@@ -1,4 +1,4 @@
-"""`arr-stream eval`: how good is it, on footage with ground truth? `arr-stream bench`: what does each stage cost?"""
+"""`arr-stream eval`: quality on footage with ground truth. `arr-stream bench`: cost of each stage."""
 
 from __future__ import annotations
 

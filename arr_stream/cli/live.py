@@ -1,4 +1,4 @@
-"""`arr-stream webcam` and `arr-stream stream`: a live source in a window, into files, alerts and a model."""
+"""`arr-stream webcam` and `arr-stream stream`: a live source in a window, with files, alerts and a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stream(
 
 
 def camera_source(camera: str) -> str:
-    """A camera's number, device or name as a source."""
+    """Return the source for a camera's number, device or name."""
     from arr_stream.sources.live import is_live_spec
 
     return camera if is_live_spec(camera) and not camera.isdecimal() else f"camera:{camera}"
@@ -58,7 +58,7 @@ def _show(source: str, options: LiveOptions) -> None:
 
 
 def _serve(source: str, options: LiveOptions) -> None:
-    """Hand a source over to `serve`, as if that had been called with it."""
+    """Hand a source over to `serve`, as if the user had called that command."""
     from arr_stream.cli.serve import TOKEN_VARIABLE, AccessOptions, ServerOptions, serve_sources
 
     chosen, port = options.chosen, options.show.port

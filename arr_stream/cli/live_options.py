@@ -1,4 +1,4 @@
-"""Options of `webcam` and `stream`, which mean and say the same in both."""
+"""Options of `webcam` and `stream`, the same in both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIVE, SHOW = "The source", "What to show"
 
 @dataclass(frozen=True)
 class CaptureOptions(Group):
-    """What is taken of the source."""
+    """Options for capturing the source."""
 
     panel: ClassVar = LIVE
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT asked of a camera or test source.")] = None
@@ -56,7 +56,7 @@ class CaptureOptions(Group):
 
 @dataclass(frozen=True)
 class ShowOptions(Group):
-    """Where it is shown."""
+    """Options for showing the run."""
 
     panel: ClassVar = SHOW
     headless: Annotated[bool, typer.Option("--headless", help="Without a window.")] = False
@@ -70,7 +70,7 @@ class ShowOptions(Group):
 
 @dataclass(frozen=True)
 class RecordOptions(WriteOptions):
-    """What is written of a live run; the recording never holds it up."""
+    """Options for the files of a live run; recording never blocks the run."""
 
     output: Annotated[Path | None, typer.Option("--record", "-o", help="Annotated video (MP4).")] = None
     view: Annotated[
@@ -90,7 +90,7 @@ class RecordOptions(WriteOptions):
 
 @dataclass(frozen=True)
 class QuestionOptions(Group):
-    """What is asked, and when."""
+    """Options for the question and its schedule."""
 
     panel: ClassVar = ASK
     question: Annotated[str | None, typer.Option(help="What to ask the model.")] = None
@@ -106,14 +106,14 @@ class QuestionOptions(Group):
 
 @dataclass(frozen=True)
 class LiveModelOptions(ModelOptions):
-    """Which model is asked."""
+    """Options for the model that answers."""
 
     panel: ClassVar = ASK
 
 
 @dataclass(frozen=True)
 class LiveOptions(Group):
-    """What `webcam` and `stream` are given besides their source."""
+    """Options of `webcam` and `stream` besides the source."""
 
     look: Annotated[LookOptions, But("region_at", "mask", "gaze", region="Box x,y,w,h in pixels.")]
     capture: CaptureOptions
@@ -149,7 +149,7 @@ class LiveOptions(Group):
         }
 
     def settings(self) -> Settings:
-        """All settings, for a live source.
+        """Return all settings, for a live source.
 
         Raises:
             SettingsError: See `arr_stream.errors`.

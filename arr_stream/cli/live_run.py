@@ -1,4 +1,4 @@
-"""A live source through its stream, into a window, files, alerts and a model."""
+"""Run of a live source: its stream, window, files, alerts and model."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from arr_stream.vlm import answering, make_viewer
 from arr_stream.vlm.live_watcher import LiveWatcher
 
 _GRACE_SECONDS = 1.0
-"""How long a run that is to end may wait for its next frame."""
+"""Seconds that an ending run may wait for its next frame."""
 _POLL_SECONDS = 0.1
 
 
 def run_live(source: str, options: LiveOptions) -> None:
-    """Run a live source until it ends, its time is up, or someone stops it.
+    """Run a live source until it ends, its time is up, or the user stops it.
 
     Raises:
-        ArrStreamError: What was wrong, or ended it early.
+        ArrStreamError: An error prevented the run or ended it early.
     """
     prepare_for_live()
     settings, question = options.settings(), options.ask.question
@@ -60,7 +60,7 @@ def run_live(source: str, options: LiveOptions) -> None:
             settings, notices = without_skipping(settings)
             for notice in notices:
                 reporter.notice(notice)
-            # Before the source is opened: nobody reads that while a model loads.
+            # Before the source is opened: nothing reads the source while a model loads.
             viewer = stack.enter_context(contextlib.closing(make_viewer(settings)))
         states = SourceStates(reporter)
         opened = open_live(source, settings, on_state=states.take)
@@ -90,7 +90,7 @@ def run_live(source: str, options: LiveOptions) -> None:
             loop = WindowLoop(window, stream, feed, view=options.write.view, state=states.now, folder=Path())
             result, shown_age_ms = _beside(process, loop, stream), loop.ages_ms.median
         if stop.is_set() and result.error is None:
-            # A stream that gave nothing more was ended by hand, and says that it has finished.
+            # The user ended a stream that delivered no more frames; it reports "finished".
             result = replace(result, reason="interrupted")
         if result.frames:
             reporter.done(last_word(result, figures, stream.source.stats, shown_age_ms, options.write.written))
@@ -100,7 +100,7 @@ def run_live(source: str, options: LiveOptions) -> None:
 
 
 class LimitedStream(LiveStream):
-    """A live stream that ends after so many frames.
+    """Live stream that ends after `max_frames` frames.
 
     Attributes:
         max_frames: None for no end.
@@ -117,7 +117,7 @@ class LimitedStream(LiveStream):
 
 
 class SourceStates:
-    """Knows how the source is doing, and tells when it is lost and when it is back."""
+    """Tracker of the state of the source, which reports when it is lost and when it is back."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._state = "connecting"
@@ -126,11 +126,11 @@ class SourceStates:
         self._told: str | None = None
 
     def now(self) -> tuple[str, str | None]:
-        """The newest state and its message, see `SourceState`."""
+        """Return the newest state and its message; see `SourceState`."""
         return self._state, self._message
 
     def take(self, state: SourceState) -> None:
-        """The source has changed its state; from any thread."""
+        """Record a change of the source's state; callable from any thread."""
         self._state = state.state
         self._message = redact_url(state.message) if state.message else None
         if state.state in ("stalled", "reconnecting"):
@@ -143,7 +143,7 @@ class SourceStates:
 
 
 def _alerts(plan: AlertPlan, view: str, stream: LiveStream, reporter: Reporter) -> Alerts:
-    """The consumer that looks for what `--when` describes."""
+    """Return the consumer that checks the rules of `--when`."""
     annotator = Annotator(view, dim=stream.settings.video.dim, asked=stream.asked)
 
     def draw(frame: Frame, patches: PatchSet) -> ByteArray:
@@ -166,7 +166,7 @@ def _alerts(plan: AlertPlan, view: str, stream: LiveStream, reporter: Reporter) 
 
 
 def _beside(process: Callable[[], RunResult], loop: WindowLoop, stream: LiveStream) -> RunResult:
-    """Process in a thread, and show in this one, to which windows belong."""
+    """Process in a thread, and show in this one, which must own the windows."""
     outcome: Future[RunResult] = Future()
 
     def work() -> None:
@@ -187,7 +187,7 @@ def _beside(process: Callable[[], RunResult], loop: WindowLoop, stream: LiveStre
 
 @contextlib.contextmanager
 def _ended_in_time(stream: LiveStream, stop: threading.Event, duration_seconds: float | None) -> Iterator[None]:
-    """End a stream when it is stopped or its time is up, although no frame may come that would let it notice."""
+    """End a stream when the user stops it or its time is up, even if no frame arrives to trigger the check."""
     until = None if duration_seconds is None else time.monotonic() + duration_seconds
     done = threading.Event()
 
@@ -212,7 +212,7 @@ def _ended_in_time(stream: LiveStream, stop: threading.Event, duration_seconds: 
 def last_word(
     result: RunResult, figures: Figures, stats: SourceStats, shown_age_ms: float | None, written: Sequence[Path]
 ) -> str:
-    """One line about a live run."""
+    """Return one line about a live run."""
     lost = [
         counted(number, what) for number, what in ((stats.reconnects, "reconnect"), (stats.stalls, "stall")) if number
     ]

@@ -1,4 +1,4 @@
-"""What commands that measure have in common: options, progress, results, and pictures that are whole or not there."""
+"""Parts that the measuring commands share: options, progress, results, and pictures written whole or not at all."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="Write a picture.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.")]
 
 _UNUSUAL = ("pgf", "raw", "rgba")
-"""What matplotlib lists too, and nobody looks at: code that needs a LaTeX, and pixels without a header."""
+"""Formats that matplotlib lists and few users want: LaTeX code, and pixels without a header."""
 
 
 def cpu_settings(command: str, preset: Path | None, overrides: Iterable[str] | None) -> Settings:
-    """Settings of a command that measures steps one by one, which is done on the CPU.
+    """Return the settings of a command that measures steps one by one, on the CPU.
 
     Raises:
-        SettingsError: As `Settings.load`; or `loop.device` is not `cpu`.
+        SettingsError: `Settings.load` raised it, or `loop.device` is not `cpu`.
     """
     from arr_stream.config import Settings
 
@@ -48,13 +48,13 @@ def cpu_settings(command: str, preset: Path | None, overrides: Iterable[str] | N
 
 
 def say(what: str) -> None:
-    """What comes next, on a terminal."""
+    """Print the next step, on a terminal."""
     if err.is_terminal:
         err.print(what, style="dim", markup=False)
 
 
 def show(report: Report, *, as_json: bool) -> None:
-    """All tables, or everything as JSON."""
+    """Print all tables, or the whole report as JSON."""
     if as_json:
         out.print_json(json.dumps(report.as_json()))
     else:
@@ -62,7 +62,7 @@ def show(report: Report, *, as_json: bool) -> None:
 
 
 def show_tables(tables: Iterable[ResultTable]) -> None:
-    """Each that has rows, or what is noted instead."""
+    """Print each table that has rows, or its note instead."""
     for table in tables:
         if table.rows:
             out.print(table.rich())
@@ -73,17 +73,17 @@ def show_tables(tables: Iterable[ResultTable]) -> None:
 def present(
     report: ReportT, *, as_json: bool, plot: Path | None, draw: Callable[[ReportT, Path], None], force: bool
 ) -> None:
-    """Tables or JSON, and a picture where one is wanted."""
+    """Print tables or JSON, and draw a picture if one is requested."""
     show(report, as_json=as_json)
     write_picture(plot, lambda path: draw(report, path), force=force)
 
 
 def check_picture(path: Path | None, *, force: bool) -> None:
-    """Say at once, before anything is measured, what cannot be drawn; nothing is created yet.
+    """Check, before anything is measured, that the picture can be drawn; nothing is created yet.
 
     Raises:
-        OutputExists: The file is there and `force` is not set.
-        OutputUnwritable: An ending that matplotlib does not write, a folder, or a place that cannot be written to.
+        OutputExists: The file exists and `force` is not set.
+        OutputUnwritable: The ending is one that matplotlib does not write, or the path is a folder or not writable.
     """
     if path is None:
         return
@@ -102,10 +102,10 @@ def check_picture(path: Path | None, *, force: bool) -> None:
 
 
 def write_picture(path: Path | None, draw: Callable[[Path], None], *, force: bool) -> None:
-    """Let `draw` write a file where a picture is wanted: `path` as it was checked.
+    """Let `draw` write the picture if one is requested; `path` is checked already.
 
     Raises:
-        OutputError: It could not be written.
+        OutputError: The picture could not be written.
     """
     if path is None:
         return

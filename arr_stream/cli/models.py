@@ -1,4 +1,4 @@
-"""`arr-stream models`: which weights there are, where they lie, and bringing them there."""
+"""`arr-stream models`: known weights, their places on disk, and downloads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def list_models(folder: Folder = None, as_json: Json = False) -> None:
         out.print_json(json.dumps({"folder": str(models_folder), "models": rows}))
         return
     table = Table("name", "kind", "MB", "licence", "on disk")
-    # Names are there to be copied; where they come from is in the JSON and said before a fetch.
+    # Users copy the names; the JSON and the message before a fetch give the origin.
     table.columns[0].no_wrap = True
     for row in rows:
         size = row["size_bytes"]
@@ -61,7 +61,7 @@ def fetch(
     from arr_stream import weights
 
     models_folder = _folder(folder)
-    # A misspelt last name is said before the first gigabyte.
+    # Report a misspelt last name before the first gigabyte.
     for wanted in [weights.known(name) for name in names]:
         there = weights.on_disk(wanted, models_folder) is not None and not force
         what = "is there already" if there else f"from {wanted.origin}, licence {wanted.licence}"
@@ -103,7 +103,7 @@ def path(
 
 
 def fetch_needed(settings: Settings) -> None:
-    """Bring what a run needs and may fetch, with a bar, before anything else starts."""
+    """Download the weights that a run needs and may fetch, with a bar, before anything else starts."""
     from arr_stream import weights
     from arr_stream.keyframes.generate import needed_weights
 
@@ -119,7 +119,7 @@ def _folder(given: Path | None) -> Path:
 
 
 def _all(models_folder: Path) -> list[KnownWeights]:
-    """Known weights, and those that were fetched besides."""
+    """Return the known weights, and others that were fetched."""
     from arr_stream.weights import CATALOGUE, noted
 
     return [*CATALOGUE.values(), *noted(models_folder)]
@@ -142,7 +142,7 @@ def _row(weights: KnownWeights, models_folder: Path) -> dict[str, object]:
 
 @contextmanager
 def _bar(name: str) -> Iterator[Report]:
-    """A bar on a terminal; nothing elsewhere, so that logs stay short."""
+    """Yield a bar on a terminal; print nothing elsewhere, so that logs stay short."""
     from rich import progress as rich
 
     amounts = (rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeRemainingColumn())

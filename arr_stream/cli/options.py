@@ -1,7 +1,7 @@
-"""Options that several commands have in common, in groups: declared once, checked where they belong together, and made
-into the settings and the parts that they stand for.
+"""Groups of options that several commands share.
 
-typer knows parameters of functions alone; `grouped` hands it the fields of groups as such.
+Each group is declared once, checks its own options, and builds the settings and parts that they describe.
+typer knows only parameters of functions; `grouped` gives it the fields of the groups as parameters.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ Realtime = Annotated[bool, typer.Option("--realtime", help="Play at the source's
 class Group:
     """Options that belong together: the fields of a frozen dataclass, each annotated with its `typer.Option`.
 
-    A field may be a group itself. What cannot stand together is an `InvalidSetting` when the group is made.
+    A field may be a group itself. Options that conflict raise `InvalidSetting` when the group is made.
 
     Attributes:
-        panel: Of the help, for options that name none.
+        panel: Help panel for options that name none.
     """
 
     panel: ClassVar[str | None] = None
 
     def values(self) -> dict[str, object]:
-        """The settings behind the options, by dotted key; None for what was not given."""
+        """Return the settings behind the options, by dotted key; None for an option that was not given."""
         return {}
 
 
 class But:
-    """In `Annotated[SomeGroup, But(...)]`: fields that a command leaves at their defaults, and other help for some."""
+    """Marker in `Annotated[SomeGroup, But(...)]`: fields that a command leaves at their defaults, and new help."""
 
     def __init__(self, *without: str, **help: str) -> None:
         self.without, self.help = without, help
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose options are its own parameters and the fields of its groups."""
+    """Return a command whose options are its own parameters and the fields of its groups."""
     hints = get_type_hints(command, include_extras=True)
     flat: list[inspect.Parameter] = []
     for name, own in inspect.signature(command).parameters.items():
@@ -103,7 +103,7 @@ def _typed(values: Iterable[object]) -> Iterator[tuple[str, str]]:
 
 
 def _name_options(error: ArrStreamError, options: dict[str, str]) -> None:
-    """Let a message name what was typed instead of the setting behind it."""
+    """Replace the setting in an error's message by the option that the user typed."""
     for key, option in options.items():
         error.message = error.message.replace(f"{key}=", f"{option} ").replace(key, option)
         error.remedy = error.remedy and error.remedy.replace(key, option)
@@ -144,7 +144,7 @@ def _built(group: type[Group], but: But, given: dict[str, Any]) -> Group:
 
 
 def needs(option: str, others: dict[str, object], remedy: str | None = None) -> None:
-    """Refuse options that say nothing without another one.
+    """Refuse options that have no effect without another one.
 
     Raises:
         InvalidSetting: One of them was given.
@@ -153,7 +153,7 @@ def needs(option: str, others: dict[str, object], remedy: str | None = None) -> 
 
 
 def excludes(option: str, others: dict[str, object], why: str) -> None:
-    """Refuse options that say nothing beside another one.
+    """Refuse options that have no effect beside another one.
 
     Raises:
         InvalidSetting: One of them was given.
@@ -169,7 +169,7 @@ def _refuse(options: dict[str, object], where: str, remedy: str) -> None:
 
 @dataclass(frozen=True)
 class LookOptions(Group):
-    """What is looked for, and how much of a frame may be chosen."""
+    """Options for the queries and the token budget."""
 
     panel: ClassVar = LOOK
     query: Annotated[list[str] | None, typer.Option("--query", "-q", help="What to look for; may be repeated.")] = None
@@ -198,7 +198,7 @@ class LookOptions(Group):
         return {"selection.budget": self.budget, "selection.per_second": self.budget_per_second}
 
     def queries(self, otherwise: str | None = None) -> list[Query]:
-        """What is asked; without any `--query`, what the question `otherwise` asks to look at.
+        """Return the queries; without any `--query`, those derived from the question `otherwise`.
 
         Raises:
             QueryError: See `arr_stream.errors`.
@@ -212,7 +212,7 @@ class LookOptions(Group):
 
 @dataclass(frozen=True)
 class ReadOptions(Group):
-    """Which frames of a source are read."""
+    """Options for the frames of a source to read."""
 
     panel: ClassVar = READ
     video_stream: Annotated[int | None, typer.Option(help="Which of several video streams, from 0.")] = None
@@ -223,14 +223,14 @@ class ReadOptions(Group):
 
     @property
     def span(self) -> dict[str, Any]:
-        """Which frames, as `arr_stream.open` and a batch's jobs take it."""
+        """Return the range of frames, as keyword arguments of `arr_stream.open` and of a batch's jobs."""
         ends = {"start_seconds": self.start, "end_seconds": self.end}
         return {**ends, "stride": self.stride, "max_frames": self.max_frames}
 
 
 @dataclass(frozen=True)
 class WriteOptions(Group):
-    """What is written of a run."""
+    """Options for the files of a run."""
 
     panel: ClassVar = WRITE
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Annotated video (MP4).")] = None
@@ -245,12 +245,12 @@ class WriteOptions(Group):
 
     @property
     def written(self) -> list[Path]:
-        """Files and folders that are there now."""
+        """Return the files and folders that exist now."""
         paths = [path for path in (self.output, self.patches, self.report) if path is not None]
         return [path for path in paths if path == STANDARD_OUTPUT or path.exists()]
 
     def check(self, source: str) -> None:
-        """Say at once, before models are loaded, what cannot be written.
+        """Check that every output can be written, before models are loaded.
 
         Raises:
             InvalidSetting: There is no such view.
@@ -281,7 +281,7 @@ class WriteOptions(Group):
             prepare_report(self.report, self.force)
 
     def consumers(self, stream: Stream, question: Question | None = None) -> list[Consumer]:
-        """Those that write; the records say what a model is asked."""
+        """Return the consumers that write; the records include the question to the model."""
         if not (self.output or self.report or self.patches):
             return []
         from arr_stream.outputs import annotated_video, records_of, report_of
@@ -292,7 +292,7 @@ class WriteOptions(Group):
             consumers.append(self._in_background(video))
         if self.report is not None:
             consumers.append(report_of(stream, self.report, force=self.force))
-        # Last: a frame's record says that everything else about the frame is written.
+        # Last: a frame's record implies that all other outputs of the frame are written.
         if self.patches is not None:
             consumers.append(records_of(stream, self.patches, force=self.force, question=question))
         return consumers
@@ -305,7 +305,7 @@ class WriteOptions(Group):
 
 @dataclass(frozen=True)
 class SettingsOptions(Group):
-    """Settings from a preset, one by one, and the models that they name."""
+    """Options for settings: a preset, single settings, and the models that they name."""
 
     panel: ClassVar = RUN
     preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None
@@ -329,7 +329,7 @@ class SettingsOptions(Group):
         }
 
     def load(self, *others: Group) -> Settings:
-        """All settings: what options of these groups say, over --set, over the preset.
+        """Return all settings: the options of these groups override --set, which overrides the preset.
 
         Raises:
             SettingsError: See `arr_stream.errors`.
@@ -340,12 +340,12 @@ class SettingsOptions(Group):
 
 
 def given_values(*groups: Group) -> dict[str, object]:
-    """The settings behind the options of groups that were given, by dotted key."""
+    """Return the settings behind the options of groups that were given, by dotted key."""
     return {key: value for group in groups for key, value in group.values().items() if value is not None}
 
 
 def without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """Settings `for_memory`, and a notice if that is a change."""
+    """Return settings `for_memory`, and a notice if that changes them."""
     notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory leaves out what it holds"
     made = settings.for_memory()
     return made, () if made is settings else (notice,)
@@ -353,7 +353,7 @@ def without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class WhenOptions(Group):
-    """When a question is asked."""
+    """Options for the schedule of a question."""
 
     panel: ClassVar = ASK
     every: Annotated[float | None, typer.Option(help="Answer every so many seconds of the video.")] = None
@@ -364,7 +364,7 @@ class WhenOptions(Group):
             raise InvalidSetting("--every and --watch", remedy="choose one of them")
 
     def plan(self, question: str, otherwise: Literal["end", "change"]) -> Plan:
-        """What to ask when; `otherwise` where neither was given."""
+        """Return the plan for a question; `otherwise` is its schedule if no option gives one."""
         from arr_stream.vlm.watcher import Plan
 
         if self.every is not None:
@@ -374,7 +374,7 @@ class WhenOptions(Group):
 
 @dataclass(frozen=True)
 class ModelOptions(Group):
-    """Which model is asked."""
+    """Options for the model that answers."""
 
     panel: ClassVar = MODEL
     model: Annotated[
@@ -391,7 +391,7 @@ class ModelOptions(Group):
 
 @dataclass(frozen=True)
 class OwnModelOptions(ModelOptions):
-    """Which model is asked, and how one of our own runs."""
+    """Options for the model that answers, and for running a local one."""
 
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None
@@ -402,7 +402,7 @@ class OwnModelOptions(ModelOptions):
         return super().values() | {f"vlm.{name}": value for name, value in self._own.items()}
 
     def check(self, settings: Settings, others: dict[str, object] | None = None) -> None:
-        """Refuse these options, and others, where a server is asked.
+        """Refuse these options, and others, if a server answers.
 
         Raises:
             InvalidSetting: One of them was given.
@@ -418,7 +418,7 @@ class OwnModelOptions(ModelOptions):
 
 @dataclass(frozen=True)
 class AlertOptions(Group):
-    """What to watch for in live streams, and what follows."""
+    """Options for the alert rules of live streams, and their actions."""
 
     panel: ClassVar = ALERT
     when: Annotated[
@@ -435,12 +435,12 @@ class AlertOptions(Group):
             needs("--when", given, 'say when: --when "relevance > 0.6 for 2s"')
 
     def plan(self, settings: Settings, queries: Sequence[Query], *, answers: bool = True) -> AlertPlan:
-        """Check, before anything is opened, every rule, address and folder.
+        """Check every rule, address and folder before anything is opened.
 
         Args:
-            settings: Of the streams.
-            queries: What is asked; a rule about relevance would wait for ever where nothing of it is understood.
-            answers: Whether a model will answer; a rule about answers would wait for ever otherwise.
+            settings: Settings of the streams.
+            queries: Queries of the streams; a rule about relevance would never fire if no query is understood.
+            answers: True if a model will answer; otherwise a rule about answers would never fire.
 
         Raises:
             InvalidSetting, OutputUnwritable: See `arr_stream.errors`.
@@ -472,12 +472,12 @@ class AlertOptions(Group):
 
 @dataclass(frozen=True)
 class TellOptions(Group):
-    """How a run is told of."""
+    """Options for the progress display of a run."""
 
     panel: ClassVar = RUN
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors, answers and warnings.")] = False
     log_json: Annotated[bool, typer.Option("--log-json", help="Progress as JSON lines.")] = False
 
     def reporting(self, total: int | None) -> AbstractContextManager[Reporter]:
-        """The reporter that fits, for about so many frames."""
+        """Return the reporter that fits the options, for about `total` frames."""
         return reporting(total, quiet=self.quiet, log_json=self.log_json)

@@ -1,4 +1,4 @@
-"""`arr-stream eval questions`: right answers to questions of one's own, with a share of the tokens."""
+"""`arr-stream eval questions`: accuracy on the user's own questions, by share of the tokens."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def questions(
                 else:
                     outcomes.append(each_outcome)
     finally:
-        # Whatever ended it: what there is took its time.
+        # Even after an interruption: the existing outcomes took long to compute.
         if outcomes:
             show(AnswersReport(model_name(settings.vlm.model), tuple(outcomes), tuple(skipped)), as_json=as_json)
     if stop.is_set():
@@ -87,8 +87,10 @@ def questions(
 
 
 def _choices(names: Sequence[str] | None) -> list[ChoiceName]:
-    """Raises:
-    InvalidSetting: One that does not exist.
+    """Return the strategies to compare.
+
+    Raises:
+        InvalidSetting: A strategy does not exist.
     """
     from arr_stream.evaluation.answers import CHOICES
 

@@ -1,4 +1,4 @@
-"""`arr-stream replay`: the run that records were made of, run again and compared with them."""
+"""`arr-stream replay`: repeats the run behind records and compares the results."""
 
 from __future__ import annotations
 

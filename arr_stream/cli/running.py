@@ -1,4 +1,4 @@
-"""How a run goes, and is told: what stops it, its figures, its last word, and what it leaves with."""
+"""Execution of a run: signals, figures, its last line, and its exit code."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from arr_stream.vlm.watcher import Plan, Watcher
 
 _FRAMES = 36_000
-"""Medians are over so many frames at most, twenty minutes at 30 a second."""
+"""Most frames in a median: twenty minutes at 30 frames a second."""
 
 
 class Figures:
-    """A consumer that counts frames and times them.
+    """Consumer that counts frames and times them.
 
     Attributes:
         last_ms, total_ms: Latency of the last frame, and of all together.
-        latency_ms: Of the last ones; see `Recent`.
-        ages_ms: From capture to the end of processing.
-        quality: How far it was lowered at worst.
+        latency_ms: Latencies of the most recent frames; see `Recent`.
+        ages_ms: Times from capture to the end of processing.
+        quality: Lowest quality level that the run reached.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class Figures:
 
 @contextmanager
 def stop_on_signals(*, hangup: bool = False) -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C interrupts at once.
+    """Yield an event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C interrupts at once.
 
     Args:
-        hangup: So does a terminal that goes away, unless that is ignored, as under nohup.
+        hangup: Set the event too if the terminal goes away, unless that signal is ignored, as under nohup.
     """
     stop = threading.Event()
 
@@ -95,9 +95,9 @@ def run_told(
     watcher: Watcher | LiveWatcher | None = None,
     beside: Sequence[Consumer] = (),
 ) -> RunResult:
-    """Run a stream into its consumers, and tell how it goes and what they have to say in the end.
+    """Run a stream into its consumers, report its progress, and print the consumers' notices at the end.
 
-    Consumers that are `beside` come before those, and tell for themselves.
+    Consumers that are `beside` come before the others, and report for themselves.
     """
     from arr_stream.pipeline import LEADING
     from arr_stream.run import run
@@ -139,7 +139,10 @@ def make_watcher(
     pass_over: Callable[[], object] | None = None,
     forget_sent: Callable[[], object] | None = None,
 ) -> Watcher:
-    """Shows frames to a model, whose answers go to standard output; see `Watcher` for the rest."""
+    """Return a watcher that shows frames to a model and prints its answers to standard output.
+
+    See `Watcher` for the other arguments.
+    """
     from arr_stream.vlm.watcher import Watcher
 
     printer = AnswerPrinter(reporter, with_time=plan.when != "end")
@@ -158,35 +161,35 @@ def make_watcher(
 
 
 def tell_notices(consumers: Sequence[Consumer], reporter: Reporter) -> None:
-    """What consumers have to say once they are closed."""
+    """Report the notices of closed consumers."""
     for consumer in consumers:
         for notice in getattr(consumer, "notices", ()):
             reporter.notice(notice)
 
 
 def last_word(result: RunResult, figures: Figures, written: Sequence[Path]) -> str:
-    """One line about a run."""
+    """Return one line about a run."""
     mean_ms = figures.total_ms / max(1, figures.frames)
     return f"{counts(result, figures)}; {mean_ms:.1f} ms a frame amortised (total / frames){wrote(written)}"
 
 
 def counts(result: RunResult, figures: Figures, more: Sequence[str] = ()) -> str:
-    """What there was how often, and how it ended where it did not just finish."""
+    """Return the counts of a run, and how it ended unless it simply finished."""
     dropped = [f"{result.dropped} dropped"] if result.dropped else []
     ended = [result.reason] if result.reason != "finished" else []
     return ", ".join([counted(result.frames, "frame"), *dropped, counted(figures.keyframes, "keyframe"), *more, *ended])
 
 
 def wrote(paths: Sequence[Path]) -> str:
-    """The end of a last word."""
+    """Return the list of written files for the last line of a run."""
     return "; wrote " + ", ".join(str(path) for path in paths) if paths else ""
 
 
 def finish(result: RunResult) -> None:
-    """Leave with the error or the exit code that a run ended with, if it did.
+    """Exit with the error or the exit code of a run, if it has one.
 
     Raises:
-        ArrStreamError: What ended it early.
+        ArrStreamError: An error ended the run early.
     """
     if result.error is not None:
         raise result.error

@@ -41,7 +41,7 @@ _NEXT_ATTEMPT = re.compile(r"; next attempt in \d+ s$")
 
 @dataclass(frozen=True)
 class ServerOptions(Group):
-    """Where the server listens."""
+    """Options for the address of the server."""
 
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback asks for a token.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes one that is free.")] = 8080
@@ -50,7 +50,7 @@ class ServerOptions(Group):
 
 @dataclass(frozen=True)
 class AccessOptions(Group):
-    """Who may do what."""
+    """Options for access rights."""
 
     panel: ClassVar = "Who may do what"
     token: Annotated[
@@ -74,7 +74,7 @@ class AccessOptions(Group):
 
     def __post_init__(self) -> None:
         if self.token == "":
-            # As from a shell's variable that is not set: whoever writes this wants one.
+            # An unset shell variable yields an empty token: the user wants one.
             raise InvalidSetting("--token is empty", remedy="give at least 8 characters, or leave it out")
 
 
@@ -141,14 +141,14 @@ def serve_sources(
     overrides: Sequence[str],
     values: Mapping[str, object],
 ) -> None:
-    """Serve sources, a stream each that looks for `query`, until it is ended.
+    """Serve sources until the user ends it, each in a stream that starts with `query`.
 
-    Streams begin with the first of the presets, the page offers all. Over each of them stand `overrides`, and `values`
-    by dotted key over those.
+    Streams begin with the first preset; the page offers all of them. `overrides` override the presets, and `values`,
+    by dotted key, override both.
 
     Raises:
-        ArrStreamError: What was wrong.
-        typer.Exit: In the end.
+        ArrStreamError: The server could not start or run.
+        typer.Exit: The server has ended.
     """
     from arr_stream.answers import model_name
     from arr_stream.cli.running import stop_on_signals
@@ -201,8 +201,8 @@ def serve_sources(
         def ready() -> None:
             _tell_address(door, browser_camera=allowed.browser)
             if server.open_page:
-                # Without the token, which all users of this machine could read in the list of processes; the page asks.
-                # A browser in the foreground returns when it is closed.
+                # Without the token, which every user of this machine could read in the process list; the page asks for
+                # it. A browser in the foreground returns when it is closed.
                 page = _address(door).partition("?")[0]
                 threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
 
@@ -211,14 +211,14 @@ def serve_sources(
 
 
 def _address(access: Access) -> str:
-    """What to open in a browser, with the token where one is needed."""
+    """Return the address to open in a browser, with the token if one is needed."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(access.host, access.host)
     host = f"[{host}]" if ":" in host.strip("[]") and not host.startswith("[") else host
     return f"http://{host}:{access.port}/" + (f"?token={access.token}" if access.token is not None else "")
 
 
 def _tell_address(access: Access, *, browser_camera: bool) -> None:
-    """On standard output, where it is asked for quiet too: nobody could find the page otherwise."""
+    """Print the address to standard output, with `--quiet` too: the user could not find the page otherwise."""
     print_line(f"open {_address(access)}")
     if access.token is not None:
         print_line(f"programs send the header `Authorization: Bearer {access.token}`")
@@ -231,9 +231,9 @@ def _tell_address(access: Access, *, browser_camera: bool) -> None:
 
 
 class _Teller:
-    """Tells on standard error what happens to the streams; quietly, only errors of the server itself.
+    """Reporter of stream events on standard error; with `--quiet`, only of errors of the server itself.
 
-    Once `stop` is set and the server is to end, it needs no telling that streams do.
+    It reports no ending streams after `stop` is set, since then the server ends all of them.
     """
 
     def __init__(self, hub: EventHub, stop: threading.Event, tell: TellOptions) -> None:
@@ -250,7 +250,7 @@ class _Teller:
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Until the end of the block, and all that was heard by then."""
+        """Report events until the end of the block, including all that arrived by then."""
         if self._options.quiet:
             yield
             return
@@ -265,7 +265,7 @@ class _Teller:
             self._thread.join(2.0)
 
     def error(self, error: Exception) -> None:
-        """An error of the server that nobody expected."""
+        """Report an unexpected error of the server."""
         from arr_stream.plain_text import one_line
 
         text = one_line(f"{type(error).__name__}: {error}")
@@ -276,7 +276,7 @@ class _Teller:
         while not ended:
             self._rung.wait()
             self._rung.clear()
-            # Looked at first: what came before the end is told.
+            # Read before the events: every event from before the end is reported.
             ended = self._ended
             for event in self._subscription.take():
                 self._tell(event)
@@ -303,7 +303,7 @@ class _Teller:
                 )
 
     def _is_new(self, stream: str, state: str, message: str | None) -> bool:
-        """Whether nothing like it was told since pictures last came: attempts are many, and all alike."""
+        """Return True if no similar message was printed since the last frame arrived: retries repeat theirs."""
         if self._stop.is_set() and state == "ended":
             return False
         told = self._told.setdefault(stream, set())

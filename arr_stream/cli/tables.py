@@ -1,4 +1,4 @@
-"""`arr-stream cameras`, `channels` and `settings`: what there is to choose from, in a table each."""
+"""`arr-stream cameras`, `channels` and `settings`: the available choices, in a table each."""
 
 from __future__ import annotations
 

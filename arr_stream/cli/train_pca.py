@@ -1,4 +1,6 @@
-"""`arr-stream train-pca`: where a model's features lie on your own pictures, for the 16 embedding channels."""
+"""`arr-stream train-pca`: principal components of a model's features on your own pictures, for the 16 embedding
+channels.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def train_pca(
     settings = Settings.load(preset, overrides or ())
     if clip_model is not None:
         settings = settings.with_values({"clip.model": clip_model})
-    # Before the model is loaded: what cannot be written should be said at once.
+    # Before the model is loaded: an unwritable output is reported at once.
     prepare_output(output, force)
     try:
         embedder = ClipEmbedder(settings.clip, settings.models)
@@ -72,17 +74,17 @@ def train_pca(
 def gather(
     frames: Iterator[Frame], embedder: Embedder, max_pixels: int, max_vectors: int, advance: Advance
 ) -> StreamingPca:
-    """Mean and covariance of the features of frames, until there are `max_vectors` of them.
+    """Return mean and covariance of the features of frames, from at most `max_vectors` features.
 
     Args:
         frames: At least one.
-        embedder: Gives the features.
+        embedder: Computes the features.
         max_pixels: Larger frames are scaled down to this first, as in a stream.
-        max_vectors: Most features.
-        advance: Hears of every picture: how many features there are by then.
+        max_vectors: Largest number of features.
+        advance: Called after every picture with the number of features so far.
 
     Raises:
-        KeyframeFailed: The embedder gives values that are not numbers.
+        KeyframeFailed: The embedder returns values that are not numbers.
     """
     from arr_stream.keyframes.base import KeyframeInput
     from arr_stream.keyframes.embeddings.pca import StreamingPca
@@ -103,7 +105,7 @@ def gather(
 
 
 def _frames(sources: Sequence[str], every_seconds: float, max_pixels: int) -> Iterator[Frame]:
-    """Every picture, and of videos a frame every so many seconds; of a damaged one, what can be decoded."""
+    """Yield every picture, and a frame of a video every `every_seconds`; of a damaged file, the decodable frames."""
     from arr_stream.sources import open_source
 
     for spec in sources:

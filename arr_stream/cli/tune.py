@@ -90,7 +90,7 @@ def tune(
     from arr_stream.tuning.report import draw_before_and_after
     from arr_stream.tuning.tuner import TuneOptions, TuneReport
 
-    # What cannot be written should be said at once.
+    # Report an unwritable output at once.
     if output is not None:
         prepare_output(output, force)
     check_picture(picture, force=force)
@@ -105,7 +105,7 @@ def tune(
         fit=FitOptions(seed=seed),
         in_time=_within(minutes),
     )
-    # A fit takes minutes, and must not be lost for want of a folder.
+    # A fit takes minutes: a missing folder must not lose its result.
     for path in (output, picture):
         if path is not None:
             make_parent(path)
@@ -156,7 +156,7 @@ def _fit_to_answers(
 
 @contextmanager
 def _told() -> Iterator[Progress]:
-    """What tells how a fit goes; Ctrl-C within ends it with nothing written."""
+    """Yield the progress callback of a fit; Ctrl-C within ends the fit with nothing written."""
     try:
         with counting() as advance:
 
@@ -169,7 +169,7 @@ def _told() -> Iterator[Progress]:
 
 
 def _within(minutes: float | None) -> Callable[[], bool]:
-    """Tells whether there is time left."""
+    """Return a function that returns True while there is time left."""
     if minutes is None:
         return lambda: True
     end = time.monotonic() + minutes * 60
@@ -177,7 +177,7 @@ def _within(minutes: float | None) -> Callable[[], bool]:
 
 
 def _finish(report: TuneReport | TunedAnswers, origin: str, output: Path | None, *, as_json: bool, force: bool) -> None:
-    """Write the preset if it is reliably better, and print what was found."""
+    """Write the preset if it is reliably better, and print the results."""
     from arr_stream.files import written_whole
     from arr_stream.tuning.report import answer_preset, answer_tables, gains, preset, tables
     from arr_stream.tuning.tuner import TuneReport
@@ -193,7 +193,7 @@ def _finish(report: TuneReport | TunedAnswers, origin: str, output: Path | None,
         }
     else:
         text, found, last, more = answer_preset(report, origin), answer_tables(report), f"gain {report.gain}", {}
-    # First: whatever becomes of the rest, the weights took longest.
+    # First: the weights took longest, so a later failure must not lose them.
     if output is not None and report.gain.reliable:
         with written_whole(output, force=force) as partial:
             partial.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`arr-stream vllm-args`: the line that starts vLLM with the plugin."""
+"""`arr-stream vllm-args`: the command line that starts vLLM with the plugin."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def vllm_args(
 
 
 def _is_mixture(model: str) -> bool:
-    """By what its folder says, or by a name such as `Qwen3-VL-30B-A3B-Instruct`."""
+    """Return True if the model's config, or a name like `Qwen3-VL-30B-A3B-Instruct`, indicates a mixture of experts."""
     config = Path(model) / "config.json"
     if config.is_file():
         return "moe" in config.read_text().lower()
