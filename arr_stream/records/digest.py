@@ -1,9 +1,9 @@
-"""A hash of what records say, and of nothing that may change from one run to the next.
+"""Hash of the reproducible content of records.
 
-The same input, settings and versions give the same digest, whoever ran it, where, and how fast. It covers the grid, the
-questions and the budget of the header, and every frame and answer; what took how long, what the source is called, the
-settings, and what was installed are left out (`Written.volatile`), so that records can be compared over machines and
-paths. The end line is not part of it: that is where it stands.
+The same input, settings and versions give the same digest for every user, path and speed. It covers the grid, the
+queries and the budget of the header, and every frame and answer. It leaves out times, the source's name, the settings
+and the installed versions (`Written.volatile`), so that records can be compared across machines and paths. The end line
+is left out too, since it holds the digest.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ class Digest:
         self._hash = hashlib.sha256()
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take one line, as plain JSON values; an end line changes nothing."""
+        """Add one line, as plain JSON values; an end line changes nothing."""
         if record["type"] != "end":
             self._hash.update(canonical(record) + b"\n")
 
     def hexdigest(self) -> str:
-        """The digest of all lines so far: 64 hexadecimal digits."""
+        """Return the digest of all lines so far: 64 hexadecimal digits."""
         return self._hash.hexdigest()
 
 
 def canonical(record: Mapping[str, Any]) -> bytes:
-    """One line without what may differ between two runs of the same; the order of its keys does not count."""
+    """Return one line without its volatile fields; the order of its keys does not matter."""
     header = record["type"] == "header"
     kept = {key: record.get(key) for key in _HEADER} if header else comparable(record)
     return json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def comparable(record: Mapping[str, Any]) -> Record:
-    """A copy of a frame or an answer without what a clock said."""
+    """Return a copy of a frame or an answer without times."""
     kept = {key: value for key, value in record.items() if key not in VOLATILE}
     if isinstance(model := kept.get("model"), Mapping):
         kept["model"] = comparable(model)

@@ -1,6 +1,6 @@
-"""Patch records as JSON lines: one a frame, between a header and an end line; `records.schema` says what they hold.
+"""Patch records as JSON lines: one a frame, between a header and an end line; `records.schema` describes the fields.
 
-Every line is handed to the system before `consume` returns, so a killed run leaves valid lines.
+Every line is passed to the system before `consume` returns, so a killed run leaves valid lines.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Parsed = Header | FrameRecord | AnswerRecord | EndRecord
 
 
 class Records:
-    """Writes patch records to a file, which appears with the first frame.
+    """Writer of patch records to a file, which it creates with the first frame.
 
     Args:
-        path: Where to; by custom it ends in `.jsonl`.
+        path: Output file; by custom it ends in `.jsonl`.
         header: The first line.
-        force: Replace a file that exists, once the first frame is there to replace it with.
-        timings: Write what took how long.
+        force: Replace an existing file, once the first frame is ready to be written.
+        timings: Write times.
 
     Raises:
         OutputExists: The file exists and `force` is not set.
@@ -60,12 +60,12 @@ class Records:
         self._digest = Digest()
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Write the frame's line, and one for each answer that came on it.
+        """Write the frame's line, and one for each answer that arrived on it.
 
         Raises:
-            DiskFull: No room; the lines before stay whole.
+            DiskFull: The disk is full; earlier lines stay whole.
             OutputUnwritable: The file cannot be written.
-            KeyboardInterrupt: The run was told to end, and the file is a pipe that nobody reads.
+            KeyboardInterrupt: The run was stopped while no reader took data from the pipe.
         """
         if self._closed:
             raise ValueError(f"{self.path}: closed, and given another frame")
@@ -82,7 +82,8 @@ class Records:
         """Write the end line and close. Without a frame there is no file.
 
         Raises:
-            DiskFull, OutputUnwritable: The end line has no room, nobody reads the pipe any more, or the file was
+            DiskFull, OutputUnwritable: The disk has no room for the end line, the pipe's reader is gone, or the file
+            was
                 removed while it was written.
         """
         if self._closed:
@@ -95,7 +96,7 @@ class Records:
             if not self._file.torn:
                 self._write_line(self._file, end_record(self.frames, outcome, self._digest.hexdigest()))
         except KeyboardInterrupt:
-            # Who interrupted the run knows that there is no end line.
+            # The user who interrupted the run knows that there is no end line.
             if outcome.reason != "interrupted":
                 raise OutputUnwritable(
                     f"{self.path}: interrupted before its last line was read", remedy="read it to its end"
@@ -109,23 +110,23 @@ class Records:
 
 
 def iterate_records(path: Path | str) -> Iterator[Parsed]:
-    """Line by line what is in a file of records: the header, frames, each with its answers after it, and the end line.
+    """Yield the lines of a file of records: the header, the frames, each with its answers after it, and the end line.
 
-    A last line without its line break is what a killed run leaves; it is passed over. Any other line must be right.
+    A last line without its line break, left by a killed run, is skipped. Every other line must be valid.
 
     Raises:
-        EvaluationDataError: Missing, empty, or malformed; names the line.
+        EvaluationDataError: The file is missing, empty, or malformed; the message names the line.
     """
     return (record for _, record in _records(Path(path)))
 
 
 def read_lines(path: Path | str) -> Iterator[Record]:
-    """As `iterate_records`, but each line, once it is checked, as the plain JSON values that it holds."""
+    """Yield lines as `iterate_records` does, but each checked line as plain JSON values."""
     return (line for line, _ in _records(Path(path)))
 
 
 def read_records(path: Path | str) -> tuple[Header, list[FrameRecord], EndRecord | None]:
-    """The header, the frames in order, and the end line, None when the run was killed; see `iterate_records`."""
+    """Return the header, the frames in order, and the end line, None if the run was killed; see `iterate_records`."""
     records = list(iterate_records(path))
     header, last = records[0], records[-1]
     assert isinstance(header, Header)
@@ -134,12 +135,12 @@ def read_records(path: Path | str) -> tuple[Header, list[FrameRecord], EndRecord
 
 
 def read_answers(path: Path | str) -> list[AnswerRecord]:
-    """The answers in a file of records, in the order in which they came; see `iterate_records`."""
+    """Return the answers in a file of records, in order of arrival; see `iterate_records`."""
     return [record for record in iterate_records(path) if isinstance(record, AnswerRecord)]
 
 
 def records_digest(path: Path | str) -> str:
-    """The digest of a file of records, up to its last whole line: what its end line says; see `iterate_records`."""
+    """Return the digest of a file of records, up to its last whole line, as in its end line; see `iterate_records`."""
     digest = Digest()
     for line in read_lines(path):
         digest.add(line)
@@ -151,11 +152,11 @@ _KINDS: dict[str, type[FrameRecord] | type[AnswerRecord] | type[EndRecord]] = {
     "answer": AnswerRecord,
     "end": EndRecord,
 }
-"""What may stand after the header."""
+"""Kinds of lines allowed after the header."""
 
 
 def _records(path: Path) -> Iterator[tuple[Record, Parsed]]:
-    """Every line, checked: first the header, then frames and answers, nothing after the end line."""
+    """Yield every line, checked: first the header, then frames and answers, nothing after the end line."""
     last: Parsed | None = None
     for where, line in _lines(path):
         if isinstance(last, EndRecord):
@@ -172,7 +173,7 @@ def _records(path: Path) -> Iterator[tuple[Record, Parsed]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Record]]:
-    """Where each whole line is, and what it says."""
+    """Yield the position and the values of each whole line."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):

@@ -1,4 +1,4 @@
-"""Lines that are handed to the system one by one, into a file or into a pipe that somebody reads."""
+"""Lines passed to the system one by one, into a file or a pipe."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from arr_stream.files import STANDARD_OUTPUT, make_parent, writing
 
 _SLICE_SECONDS = 0.05
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
-"""Windows has no pipes with names in folders, and no such flag."""
+"""Flag for non-blocking writes; Windows has neither named pipes in folders nor this flag."""
 
 
 class LineFile:
-    """Writes whole lines; what a killed or failed run leaves ends with one, or with the beginning of one.
+    """Writer of whole lines; a killed or failed run leaves at most one incomplete line, the last.
 
-    A pipe waits for its reader for as long as it takes, but no longer than the run: once that is told to end, a reader
-    that takes nothing for two seconds is given up.
+    Writes to a pipe wait for its reader as long as the run lasts. After the run is stopped, a reader that takes nothing
+    for two seconds is given up.
 
     Args:
-        path: A file, which is made with its folder; a pipe or a device that is there; or `-`, standard output.
-        force: Replace a file that exists.
-        stop: Set when the run is to end.
+        path: A file, created with its folder; an existing pipe or device; or `-`, standard output.
+        force: Replace an existing file.
+        stop: Set to end the run.
 
     Attributes:
-        torn: The last line is not whole, or may not be: nothing can come after it.
+        torn: The last line is or may be incomplete: no line can follow it.
 
     Raises:
         DiskFull, OutputUnwritable: It cannot be opened.
-        KeyboardInterrupt: The run was told to end while nobody had opened the other end of the pipe.
+        KeyboardInterrupt: The run was stopped before a reader opened the other end of the pipe.
     """
 
     def __init__(self, path: Path, *, force: bool, stop: threading.Event | None = None) -> None:
@@ -46,7 +46,7 @@ class LineFile:
         self.torn = False
         self._whole_bytes = 0
         if path == STANDARD_OUTPUT:
-            # Whatever else would be printed there goes to standard error meanwhile.
+            # All other output goes to standard error meanwhile.
             sys.stdout.flush()
             self._descriptor = os.dup(1)
             os.dup2(2, 1)
@@ -59,17 +59,17 @@ class LineFile:
             self._descriptor = self._opened(flags | (_NO_WAITING if special else 0))
 
     def write(self, line: bytes) -> None:
-        """Hand over one line, its line break included; on return the system has it.
+        """Write one line, its line break included; on return the system has it.
 
         Raises:
-            DiskFull: No room; the lines before stay whole, and what went in of this one is taken away again.
-            OutputUnwritable: The file cannot be written, or a line before this one was torn.
-            KeyboardInterrupt: The run was told to end, and whoever reads the pipe takes nothing.
+            DiskFull: The disk is full; earlier lines stay whole, and the part of this one is removed.
+            OutputUnwritable: The file cannot be written, or an earlier line was torn.
+            KeyboardInterrupt: The run was stopped while the pipe's reader took nothing.
         """
         if self.torn:
             raise OutputUnwritable(f"{self.path}: its last line is not whole", remedy="write to another file")
         rest = memoryview(line)
-        # Until the opposite is known; whatever comes in between leaves it so.
+        # True until the line is written whole; an exception in between leaves it so.
         self.torn = True
         try:
             with writing(self.path):
@@ -109,13 +109,13 @@ class LineFile:
             except OSError as exc:
                 if exc.errno != errno.ENXIO or not self.path.is_fifo():
                     raise
-            # Nobody has opened the other end yet.
+            # No reader has opened the other end yet.
             if self._stop is not None and self._stop.is_set():
                 raise KeyboardInterrupt
             time.sleep(_SLICE_SECONDS)
 
     def _some(self, data: memoryview) -> int:
-        """Write what finds room; how much that is."""
+        """Write as much data as fits; return the number of bytes."""
         waited_from: float | None = None
         while True:
             with contextlib.suppress(BlockingIOError):
@@ -129,7 +129,7 @@ class LineFile:
             ready.poll(_SLICE_SECONDS * 1e3)
 
     def _cut_back(self, *, written: int) -> None:
-        """Take away the part of a line that still went in before there was no room; what a pipe took is gone."""
+        """Remove the part of a line that was written before the disk was full; a pipe cannot undo it."""
         if written:
             if self.path == STANDARD_OUTPUT or not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
                 return
@@ -140,7 +140,7 @@ class LineFile:
 
 
 def _removed(descriptor: int, path: Path) -> bool:
-    """Whether a regular file has lost its last name, so that what was written is lost with the descriptor."""
+    """Return True if a regular file has no name left, so that its content is lost with the descriptor."""
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode) or about.st_nlink:
         return False

@@ -1,4 +1,4 @@
-"""Patch records as two tables in Parquet, for tools that read columns; `records.schema` says what they hold.
+"""Patch records as two tables in Parquet, for tools that read columns; `records.schema` describes the fields.
 
     frames.parquet    a row a frame: index, pts_seconds, keyframe, refresh_reason, keyframe_age, confidence, num_cells,
                       latency_ms, keyframe_index, parts, query_scores, cells_scored, notices, quality, damaged,
@@ -6,14 +6,14 @@
     cells.parquet     a row a chosen cell: frame, pts_seconds, x0, y0, x1, y1, score, scorer, query, origin, novelty,
                       level; in the order of the frames, and within a frame in that of its record
 
-Columns are the fields of the schema, and values those of the records, down to their rounding. The header and the end
-record stand in the key-value metadata of both files, as JSON under `arr_stream.header` and `arr_stream.end`.
-`frame_size_wh`, `fine_cell_px` and `grid_hw` are null where they are the header's. Each of `answers` is the JSON of a
-record; `more` is the JSON of what else a frame's record says, null for nothing.
+Columns are the fields of the schema, and values those of the records, with the same rounding. The header and the end
+record are in the key-value metadata of both files, as JSON under `arr_stream.header` and `arr_stream.end`.
+`frame_size_wh`, `fine_cell_px` and `grid_hw` are null if they equal the header's. Each of `answers` is the JSON of a
+record; `more` is the JSON of the other fields of a frame's record, or null.
 
-Rows are written in groups of bounded size, so memory does not grow with the video. A file bears its final name once it
-is whole; what a killed run leaves is called `frames.parquet.partial` and cannot be read, so write the records as lines
-as well where the beginning of a run that may be killed matters.
+Rows are written in groups of bounded size, so memory does not grow with the video. A file gets its final name once it
+is whole. A killed run leaves `frames.parquet.partial`, which cannot be read: write JSON lines as well if a run that may
+be killed must leave usable records.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ with needed_by("Parquet", "parquet"):
 
 FRAMES, CELLS = "frames.parquet", "cells.parquet"
 HEADER_KEY, END_KEY = b"arr_stream.header", b"arr_stream.end"
-"""Where the metadata of both files holds the first and the last record."""
+"""Metadata keys of both files for the header and the end record."""
 
 _FRAMES_A_GROUP = 2_000
 _CELLS_A_GROUP = 32_768
@@ -70,7 +70,7 @@ _SCALARS = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.stri
 
 
 def _arrow_type(annotation: Any) -> pa.DataType:
-    """The type of the column for a field of this type; records and named tuples become structures."""
+    """Return the column type for a field of this type; records and named tuples become structures."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         named = [_NAMED[how.column] for how in arguments[1:] if isinstance(how, Written) and how.column]
@@ -89,7 +89,7 @@ def _arrow_type(annotation: Any) -> pa.DataType:
 
 
 def _annotations(kind: Any) -> Iterator[tuple[str, Any]]:
-    """Names and types of the fields of a record or of a named tuple."""
+    """Yield names and types of the fields of a record or of a named tuple."""
     if issubclass(kind, BaseModel):
         for name, info in kind.model_fields.items():
             yield name, Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
@@ -98,7 +98,7 @@ def _annotations(kind: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _column(name: str, annotation: Any) -> pa.Field:
-    """A column that is null where the field is; lists, maps and structures may always be."""
+    """Return a column, nullable if the field is; lists, maps and structures are always nullable."""
     arrow = _arrow_type(annotation)
     plain = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
     always = not pa.types.is_nested(arrow) and types.NoneType not in typing.get_args(plain)
@@ -109,7 +109,7 @@ FRAME_COLUMNS = pa.schema(
     [
         *(
             pa.field("num_cells", pa.int32(), nullable=False) if name == "cells" else _column(name, annotation)
-            # What is mostly the header's comes last.
+            # Last, the fields that mostly equal the header's.
             for name, annotation in sorted(_annotations(FrameRecord), key=lambda one: one[0] in GEOMETRY)
             if name not in ("type", "reasons")
         ),
@@ -131,16 +131,16 @@ CELL_COLUMNS = pa.schema(
 
 
 class ParquetRecords:
-    """Writes patch records to `frames.parquet` and `cells.parquet`; both appear when it is closed.
+    """Writer of patch records to `frames.parquet` and `cells.parquet`; both appear when it is closed.
 
     Args:
-        folder: Where to.
-        header: What was asked of what.
-        force: Replace files that exist.
-        timings: Write what took how long.
+        folder: Output folder.
+        header: The header record.
+        force: Replace existing files.
+        timings: Write times.
 
     Raises:
-        OutputExists: A file exists, or was left by a run that was killed, and `force` is not set.
+        OutputExists: A file exists, or a killed run left one, and `force` is not set.
         OutputUnwritable: The folder cannot be written to.
     """
 
@@ -158,16 +158,16 @@ class ParquetRecords:
         self._force, self._closed = force, False
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Take the frame's row and those of its cells.
+        """Add the frame's row and those of its cells.
 
         Raises:
-            DiskFull: No room.
+            DiskFull: The disk is full.
             OutputUnwritable: The files cannot be written.
         """
         if self._closed:
             raise ValueError(f"{self.folder}: closed, and given another frame")
         record, *answers = frame_lines(patches, self.header, timings=self.timings)
-        # First, since it refuses what is no number.
+        # First, since it raises for numbers that are not finite.
         for each in (record, *answers):
             self._digest.add(each)
         self._cell_table.add(_cell_columns(record))
@@ -175,10 +175,10 @@ class ParquetRecords:
         self.frames += 1
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Write the end record and give the files their names. Without a frame there are none.
+        """Write the end record and rename the files to their final names. Without a frame there are no files.
 
         Raises:
-            DiskFull, OutputUnwritable: They could not be finished; what there is keeps its partial name.
+            DiskFull, OutputUnwritable: The files could not be finished and keep their partial names.
         """
         if self._closed:
             return
@@ -191,7 +191,7 @@ class ParquetRecords:
         try:
             for table in self._tables:
                 table.finish(end)
-            # The frames last: where they are, the cells are too.
+            # Frames last: if they exist, so do the cells.
             for table in self._tables:
                 publish(table.path, force=self._force)
         finally:
@@ -200,7 +200,7 @@ class ParquetRecords:
 
 
 class _Table:
-    """One file, and the rows that wait until there are `group` of them."""
+    """File with a buffer of up to `group` rows."""
 
     def __init__(self, path: Path, columns: pa.Schema, group: int, force: bool) -> None:
         self.path = prepare_output(path, force)
@@ -211,7 +211,7 @@ class _Table:
         self._error: Exception | None = None
 
     def add(self, rows: Mapping[str, Sequence[Any]]) -> None:
-        """Take rows, as the values of every column; a full group is written."""
+        """Add rows, as the values of every column; write a full group."""
         if self._file is None:
             make_parent(self.path)
             with self._writing():
@@ -223,7 +223,7 @@ class _Table:
             self._write()
 
     def finish(self, end: Mapping[str, Any]) -> None:
-        """Write what waits, and the end of the file."""
+        """Write the buffered rows and the end of the file."""
         if self._error is not None:
             raise self._error
         assert self._file is not None and self._writer is not None
@@ -237,8 +237,8 @@ class _Table:
         self._writer = self._file = None
 
     def abandon(self) -> None:
-        """Let go of a file that is not finished; it keeps its partial name. Harmless on one that is."""
-        # The file first, so that the end, which would make it look whole, does not get there.
+        """Close an unfinished file, which keeps its partial name. Does nothing to a finished one."""
+        # The file first: otherwise the writer would add a footer, which makes it look whole.
         for one in (self._file, self._writer):
             if one is not None:
                 with contextlib.suppress(OSError, ValueError, pa.ArrowException):
@@ -253,7 +253,7 @@ class _Table:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """As `writing`, and remember that the file is spoilt."""
+        """Map errors as `writing` does, and remember that the file is spoilt."""
         try:
             with writing(self.path):
                 yield
@@ -265,14 +265,14 @@ class _Table:
 def read_parquet_records(
     folder: Path | str, video: str | None = None
 ) -> tuple[Header, list[FrameRecord], EndRecord | None]:
-    """What `read_records` gives of the same run's lines.
+    """Return the same as `read_records` of the run's JSON lines.
 
     Args:
-        folder: Holds `frames.parquet` and `cells.parquet`; with `video`, the output folder of a batch.
-        video: Which of a batch.
+        folder: Folder of `frames.parquet` and `cells.parquet`; with `video`, the output folder of a batch.
+        video: Name of the video in a batch.
 
     Raises:
-        EvaluationDataError: Missing, damaged, or not what `ParquetRecords` writes.
+        EvaluationDataError: The files are missing, damaged, or not written by `ParquetRecords`.
     """
     frames, cells = _paths(Path(folder), video)
     with _reading(frames), pq.ParquetFile(frames) as table:
@@ -291,10 +291,10 @@ def read_parquet_records(
 
 
 def read_parquet_answers(folder: Path | str, video: str | None = None) -> list[AnswerRecord]:
-    """What `read_answers` gives of the same run's lines; see `read_parquet_records`.
+    """Return the same as `read_answers` of the run's JSON lines; see `read_parquet_records`.
 
     Raises:
-        EvaluationDataError: As `read_parquet_records`.
+        EvaluationDataError: The files are missing, damaged, or not written by `ParquetRecords`.
     """
     frames, _ = _paths(Path(folder), video)
     with _reading(frames), pq.ParquetFile(frames) as table:
@@ -324,7 +324,7 @@ def _rows(table: pq.ParquetFile) -> Iterator[dict[str, Any]]:
 
 
 def _frame_row(record: Record, answers: Sequence[Record]) -> dict[str, Any]:
-    """The value of every column of `frames.parquet`."""
+    """Return the value of every column of `frames.parquet`."""
     fields = FrameRecord.model_fields
     more = {key: value for key, value in record.items() if key not in fields}
     row = {
@@ -340,9 +340,9 @@ def _frame_row(record: Record, answers: Sequence[Record]) -> dict[str, Any]:
 
 
 def _arrow_value(value: Any, kind: pa.DataType) -> Any:
-    """A plain JSON value as Arrow takes it: maps as pairs, structures by name, and text that is nothing but text."""
+    """Return a plain JSON value in Arrow's form: maps as pairs, structures by name, and valid UTF-8 text."""
     if isinstance(value, str):
-        # Bytes that are no text as their escapes: a column of text holds nothing else.
+        # Escape bytes that are not valid text, since a text column cannot hold them.
         return value.encode("utf-8", "backslashreplace").decode()
     if value is None or not pa.types.is_nested(kind):
         return value
@@ -355,17 +355,17 @@ def _arrow_value(value: Any, kind: pa.DataType) -> Any:
 
 
 def _cell_columns(record: Record) -> dict[str, list[Any]]:
-    """The values of every column of `cells.parquet`, for the cells of one frame."""
+    """Return the values of every column of `cells.parquet`, for the cells of one frame."""
     count = len(record["cells"])
     place = [record["index"]] * count, [record["pts_seconds"]] * count
-    # Without cells there is nothing to turn over.
+    # Without cells there is nothing to transpose.
     sides = zip(*record["cells"], strict=True) if count else [()] * len(Cell._fields)
     reasons = zip(*record["reasons"], strict=True) if count else [()] * len(Reason._fields)
     return dict(zip(CELL_COLUMNS.names, map(list, (*place, *sides, *reasons)), strict=True))
 
 
 def _frame_record(row: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> FrameRecord:
-    """The record that became a row and these cells."""
+    """Return the record of a frame from its row and its cells."""
     if len(cells) != row["num_cells"] or any(cell["frame"] != row["index"] for cell in cells):
         raise ValueError(f"the cells of frame {row['index']} are not those that it has")
     fields = written_fields(FrameRecord)

@@ -1,4 +1,4 @@
-"""The folders of a batch's tables, named for readers that take columns from the names of folders."""
+"""Folder names of a batch's tables, for readers that take columns from the names of folders."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 
 def hive_folder(name: str) -> str:
-    """The folder in which a table of the video `name` lies.
+    """Return the folder name for the table of the video `name`.
 
-    What such readers or file systems would stumble over is escaped as in addresses, and they undo that.
+    Characters that such readers or file systems cannot handle are percent-encoded; the readers decode them.
     """
     return f"video={''.join(letter if letter.isalnum() else quote(letter, safe='._-') for letter in name)}"

@@ -1,8 +1,8 @@
-"""What it takes to run something again: written into the header of its records, and read by `arr-stream replay`.
+"""Provenance of a run: written into the header of its records, and read by `arr-stream replay` to repeat the run.
 
-It names the input and what identifies it, which of its frames were read, what was asked, the weights, and the versions
-of everything that has a say in the results. It holds no time of day, no host, no user and no process, so that two runs
-of the same write the same. How many threads there were is left out as well: results do not depend on it.
+It names the input and its hash, the frames read, the queries, the weights, and the versions of every package that
+affects the results. It holds no time of day, host, user or process, so that two equal runs write the same. The number
+of threads is left out as well: results do not depend on it.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _TEXT_PACKAGES = {
 
 
 class _Part(BaseModel):
-    # As in the records: a later version may say more.
+    # As in the records: a later version may add fields.
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
 
 class FileIdentity(_Part):
-    """A file as it was.
+    """Identity of a file.
 
     Args:
-        path: As it was given.
-        size_bytes: Of all files together, where there are several.
-        sha256: In hexadecimal. Of pictures: over the name and the hash of each, in their order.
-        files: How many there are; None for a single file.
+        path: Path as given by the user.
+        size_bytes: Size of all files together.
+        sha256: In hexadecimal. For pictures: hash over the name and the hash of each, in their order.
+        files: Number of files; None for a single file.
     """
 
     path: str
@@ -67,11 +67,11 @@ class FileIdentity(_Part):
 
 
 class SourceIdentity(FileIdentity):
-    """What frames came from; a live source has no size and no hash, since nothing of it is left.
+    """Identity of the source; a live source has no size and no hash, since its data are not kept.
 
     Args:
-        kind: As `arr_stream.sources.SourceInfo.kind`.
-        colour: How the video describes its colours, and how they became RGB; None for pictures.
+        kind: Same as `arr_stream.sources.SourceInfo.kind`.
+        colour: Colour description of the video, and its conversion to RGB; None for pictures.
     """
 
     kind: str
@@ -104,7 +104,7 @@ Asked = Annotated[AskedText | AskedRegion | AskedMask | AskedExample, Field(disc
 
 
 class Question(_Part):
-    """What a model was asked about the video, and when; see `arr_stream.vlm.watcher.Plan`."""
+    """Question to a model about the video, and its schedule; see `arr_stream.vlm.watcher.Plan`."""
 
     text: str
     when: str
@@ -112,21 +112,21 @@ class Question(_Part):
 
 
 class Provenance(_Part):
-    """Everything about a run that its settings do not say.
+    """Facts about a run that its settings do not hold.
 
     Args:
         arr_stream: Version of this package.
         python, platform, libc: Such as `CPython 3.11.9`, `Linux x86_64` and `glibc 2.36`.
-        cpu: What NumPy found of the processor's vector instructions, such as `X86_V4`.
-        gpu: Name of the GPU that was used; None for none.
-        packages: Version of each package that has a say in the results.
+        cpu: The processor's vector instructions that NumPy found, such as `X86_V4`.
+        gpu: Name of the GPU in use; None without a GPU.
+        packages: Version of each package that affects the results.
         ffmpeg: Version of each of FFmpeg's libraries.
-        source: Where the frames came from.
-        reading: Which of them.
-        queries: What was asked, in order.
+        source: Source of the frames.
+        reading: Range of frames read.
+        queries: The queries, in order.
         gaze: File with gaze samples.
-        question: What a model was asked.
-        realtime: Frames were dropped where there was no time for them, so that no second run is the same.
+        question: Question to a model.
+        realtime: Frames were dropped when the pipeline was too slow, so that no second run is the same.
         weights: Files of models.
     """
 
@@ -147,20 +147,20 @@ class Provenance(_Part):
     weights: tuple[FileIdentity, ...] = ()
 
     def versions(self) -> dict[str, str]:
-        """What results depend on beside the input, by name, for comparing two."""
+        """Return the versions that results depend on, by name, for comparing two runs."""
         own = {"arr-stream": self.arr_stream, "python": self.python, "platform": self.platform, "libc": self.libc}
         return own | {"cpu": self.cpu, "gpu": self.gpu or "none"} | self.packages | self.ffmpeg
 
 
 def provenance_of(stream: Stream, question: Question | None = None) -> Provenance:
-    """What it takes to run a stream again; reads its file once, to hash it, unless it is live.
+    """Return the provenance of a stream; read its file once, to hash it, unless it is live.
 
     Args:
-        stream: Opened, by `arr_stream.open` where its frames are not all that its source has.
-        question: What a model is asked of it.
+        stream: An open stream, opened by `arr_stream.open` if it reads only some of the source's frames.
+        question: Question to a model about it.
 
     Raises:
-        OSError: A file has gone since it was opened.
+        OSError: A file has been removed since it was opened.
     """
     return environment(stream.settings).model_copy(
         update={
@@ -176,13 +176,13 @@ def provenance_of(stream: Stream, question: Question | None = None) -> Provenanc
 
 
 def _vector_instructions() -> str:
-    """The newest kind that NumPy has kernels for here; which kernels run has a say in the last digits."""
+    """Return the newest instruction set that NumPy has kernels for here; the kernels affect the last digits."""
     kinds = np.show_config(mode="dicts")["SIMD Extensions"]
     return str([*kinds["baseline"], *kinds["found"]][-1])
 
 
 def environment(settings: Settings) -> Provenance:
-    """What would have a say in the results of a run with these settings, here and now; knows of no source."""
+    """Return the provenance of a run with these settings on this machine, without its source."""
     from av import library_versions
 
     from arr_stream import __version__
@@ -200,10 +200,10 @@ def environment(settings: Settings) -> Provenance:
 
 
 def source_identity(source: Source) -> SourceIdentity:
-    """What identifies a source: its bytes, where it is recorded.
+    """Return the identity of a source; for a recorded one, with the hash of its bytes.
 
     Raises:
-        OSError: A file has gone since it was opened.
+        OSError: A file has been removed since it was opened.
     """
     info = source.info
     name = redact_url(info.name)
@@ -217,7 +217,7 @@ def source_identity(source: Source) -> SourceIdentity:
 
 
 def file_identity(path: Path | str) -> FileIdentity:
-    """Size and hash of a file; one that has not changed since it was last asked for is not read again.
+    """Return size and hash of a file; an unchanged file is not read again.
 
     Raises:
         OSError: It cannot be read.
@@ -228,7 +228,7 @@ def file_identity(path: Path | str) -> FileIdentity:
 
 
 def _pictures_identity(paths: Sequence[Path]) -> FileIdentity:
-    """Size and hash of pictures that are frames in this order."""
+    """Return size and hash of pictures that are frames in this order."""
     pictures = [file_identity(path) for path in paths]
     lines = "".join(f"{path.name}\0{picture.sha256}\n" for path, picture in zip(paths, pictures, strict=True))
     return FileIdentity(
@@ -246,9 +246,9 @@ def _sha256(path: Path, size_bytes: int, modified_ns: int, inode: int) -> str:
 
 
 def weights_files(settings: Settings, queries: Sequence[Query] = ()) -> list[Path]:
-    """Return the files of weights on disk that keyframes are made with for these settings and queries.
+    """Return the files of weights on disk that keyframes use with these settings and queries.
 
-    The model that answers questions is not among them.
+    The weights of the model that answers questions are not included.
     """
     from arr_stream import weights
     from arr_stream.keyframes.generate import needed_weights
@@ -280,7 +280,9 @@ def _clip_files(model: str) -> Iterable[Path]:
 
 
 def _weights_identity(path: Path) -> FileIdentity:
-    """Without the folders of this machine; the settings name the file where someone chose it."""
+    """Return the identity of a file of weights, without local folders, which the settings name if the user chose the
+    file.
+    """
     return file_identity(path).model_copy(update={"path": f"{path.parent.name}/{path.name}"})
 
 
@@ -306,7 +308,7 @@ def _pictures(folder: Path | None, name: str) -> list[Path]:
 
 
 def _gpu(settings: Settings) -> str | None:
-    """Where something of these settings runs in torch; else it has no say, and torch need not be loaded."""
+    """Return the GPU's name if these settings run a part in torch; otherwise torch is not imported."""
     made = settings.keyframes
     devices: set[str] = {settings.loop.device}
     if made.clusters == "sam" or made.embeddings == "clip" or made.text == "easyocr":
@@ -321,7 +323,7 @@ def _gpu(settings: Settings) -> str | None:
 
 
 def _deciding(settings: Settings) -> list[str]:
-    """Packages that have a say in the results, as they are called where they are installed from."""
+    """Return the packages that affect the results, by their distribution names."""
     keyframes = settings.keyframes
     optional = {
         "fast-slic": keyframes.clusters in ("auto", "slic", "slic-fast"),
@@ -334,7 +336,7 @@ def _deciding(settings: Settings) -> list[str]:
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
-    """The version of each package that is installed."""
+    """Return the version of each package that is installed."""
     versions = {}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""What records hold: every field of the header, of a frame, of an answer and of the end, described once.
+"""Schema of records: every field of the header, a frame, an answer and the end.
 
     {"type": "header", "version": 1, "source": ..., "frame_size_wh": [W, H], "fine_cell_px": [cw, ch],
      "grid_hw": [gh, gw], "query": ..., "budget_tokens": ..., "config": {...}, "provenance": {...}}
@@ -15,34 +15,32 @@
      "cache_bytes": 9529458, "finish": "stop", "error": null}
     {"type": "end", "frames": N, "dropped": 0, "reason": "finished", "digest": "5f70bf18..."}
 
-A field's type says what a reader accepts and how its column in Parquet is typed; `Written` says the rest. The value of
-a field is what the `PatchSet`, `Feeding` or `Answer` has under the same name; `frame_record` and `answer_record` make
-those that have another form.
+A field's type defines the values a reader accepts and its column in Parquet; `Written` defines the rest. A field has
+the value of the same name in the `PatchSet`, `Feeding` or `Answer`; `frame_record` and `answer_record` make the fields
+that have another form.
 
-`cells` are pixels of the upright source frame. `reasons` goes with `cells`, entry by entry: the way of knowing that
-spoke loudest, the index of the query that wanted the cell (null: none), `carried` or `computed`, `fresh` or `seen`
+`cells` are pixels of the upright source frame. `reasons` goes with `cells`, entry by entry: the scorer with the largest
+contribution, the index of the query that wanted the cell (null: none), `carried` or `computed`, `fresh` or `seen`
 (the model has it already), and the level of detail (0: one fine cell, 1: 2x2, 2: 4x4; -1: one fine cell as four tokens,
-from the source's own pixels). `parts` says for each part of
-generation which keyframe it came from and what made it (null: missing, late or failed). A frame whose size differs
-from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own.
+from the source's own pixels). `parts` holds for each part of generation its keyframe and its backend (null: missing,
+late or failed). A frame whose size differs from the header's has its own `frame_size_wh`, `fine_cell_px` and `grid_hw`.
 
-`objects` is there where a query asks for objects and a detector found some: class, score, number, and box in pixels of
-each, where it is on this frame. An object keeps its number while it is followed.
-`cached_tokens` is there where a server had computed a part of the prompt before.
-`damaged` is there, and true, on frames that the decoder patched up or that may refer to lost or patched-up ones.
-`quality` is there while quality is lowered to hold the frame rate of a live stream: how far, see
-`arr_stream.live.quality`; `notices` tell each change.
+`objects` is present if a query asks for objects and a detector found some: class, score, number, and box in pixels of
+each, at its position on this frame. An object keeps its number while it is tracked.
+`cached_tokens` is present if a server had computed a part of the prompt before.
+`damaged` is present, and true, on frames that the decoder concealed or that may refer to lost or concealed ones.
+`quality` is present while quality is lowered to hold the frame rate of a live stream: the level, see
+`arr_stream.live.quality`; `notices` report each change.
 
-Where a model watches, `model` says what the frame added to its memory; it is absent on frames that were not given to
-the model. Each answer is a line of its own after the line of the frame on which it came; its `frame_index` is the
-newest frame that the model had seen. Its `cells` are what it rested on: rectangles, the share of the attention that
-each got, and the frame that each was taken from; the fewest that carry 90% of the attention, at most 100, largest
-share first. `finish` is `stop`, `length`, `cancelled` or `failed`, the last with one line in `error`; `note` says
-what is to be known about the answer.
+If a model watches, `model` describes the frame's addition to its memory; it is absent on frames that the model did not
+receive. Each answer is a line of its own after the line of the frame on which it arrived; its `frame_index` is the
+newest frame that the model had seen. Its `cells` are those it attended to: rectangles, the share of the attention of
+each, and the frame of each; the fewest that carry 90% of the attention, at most 100, largest share first. `finish` is
+`stop`, `length`, `cancelled` or `failed`, the last with one line in `error`; `note` holds a remark on the answer.
 
-What took how long differs from run to run. Where it is left out (`records.timings`), `latency_ms` is empty and the
-times of `model` and of answers are null; the same input, settings and versions then give the same file, byte for byte.
-`provenance` says what it takes to run it again, see `arr_stream.records.provenance`; `digest` is the hash of
+Times differ from run to run. If they are left out (`records.timings`), `latency_ms` is empty and the times of `model`
+and of answers are null; the same input, settings and versions then give the same file, byte for byte. `provenance`
+holds the data for repeating the run, see `arr_stream.records.provenance`; `digest` is the hash of
 `arr_stream.records.digest` over all lines before the last.
 """
 
@@ -73,14 +71,14 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How a field is written, where its type does not say it.
+    """Format of a field beyond its type.
 
     Args:
         value: Makes the plain JSON value; None stays None.
-        column: Type of its column in Parquet: `int32`, or `word` for one of few strings; "" for what fits the type.
-        volatile: May differ between two runs of the same: no part of the digest, and without a value where times are
-            not written.
-        optional: There only where it says something.
+        column: Type of its column in Parquet: `int32`, or `word` for one of few strings; "" for the type's default.
+        volatile: May differ between two equal runs: not part of the digest, and without a value if times are not
+        written.
+        optional: Left out if it is empty.
     """
 
     value: Callable[[Any], Any] = lambda value: value
@@ -114,7 +112,7 @@ CellPx = tuple[float, float]
 
 
 class Cell(NamedTuple):
-    """A chosen cell: its rectangle in pixels, and its score."""
+    """Chosen cell: its rectangle in pixels, and its score."""
 
     x0: float
     y0: float
@@ -124,7 +122,7 @@ class Cell(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why a cell was chosen, and how closely it is looked at."""
+    """Reason for choosing a cell, and its level of detail."""
 
     scorer: Word
     query: Small | None
@@ -134,14 +132,14 @@ class Reason(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The keyframe that a part of generation came from, and what made it."""
+    """Keyframe that a part of generation came from, and its backend."""
 
     keyframe: int
     method: str
 
 
 class ObjectRecord(NamedTuple):
-    """A detected object: its class, score and number, and its box in pixels."""
+    """Detected object: its class, score and number, and its box in pixels."""
 
     label: Word
     score: float
@@ -153,7 +151,7 @@ class ObjectRecord(NamedTuple):
 
 
 class CellOfFrame(NamedTuple):
-    """A cell that an answer rested on: its rectangle in pixels, its share of the attention, and its frame."""
+    """Cell that an answer used: its rectangle in pixels, its share of the attention, and its frame."""
 
     x0: float
     y0: float
@@ -164,23 +162,23 @@ class CellOfFrame(NamedTuple):
 
 
 class _Line(BaseModel):
-    # Unknown keys are kept: a later version may say more about a frame, and this reader should not care.
+    # Unknown keys are kept: a later version may add fields, which this reader ignores.
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
 
 class Header(_Line):
-    """The first line: what was asked of what, and the grid that cells are counted on.
+    """First line: the source, the query, and the grid of cells.
 
     Args:
         source: Path or address; secrets in addresses are blanked on writing.
         frame_size_wh: Size of the upright source frame in pixels.
         fine_cell_px: Width and height of a fine cell in source pixels.
         grid_hw: Rows and columns of fine cells.
-        query: What was asked for, None for nothing.
-        unknown_words: Words of it that nothing understands; left out where every word is understood.
+        query: The query; None without one.
+        unknown_words: Words of the query that no model understands; left out if every word is understood.
         budget_tokens: Most visual tokens a frame; an entry of `cells` is one, or four at level -1.
         config: All settings of the run.
-        provenance: What it takes to run it again, see `arr_stream.records.provenance`; None where nobody wrote it down.
+        provenance: Data for repeating the run, see `arr_stream.records.provenance`; None if it was not recorded.
     """
 
     type: Literal["header"] = "header"
@@ -198,16 +196,16 @@ class Header(_Line):
 
     @classmethod
     def for_grid(cls, grid: Grid, **said: Any) -> Header:
-        """The header of a run whose first frame has this grid; `said` are the other fields.
+        """Return the header of a run whose first frame has this grid; `said` are the other fields.
 
         Raises:
-            pydantic.ValidationError: One is missing, or of another type.
+            pydantic.ValidationError: A field is missing, or of another type.
         """
         return cls(**_geometry(grid), **said)
 
 
 class FeedingRecord(_Line):
-    """What a frame added to a model's memory; see `arr_stream.patch_set.Feeding`."""
+    """A frame's addition to a model's memory; see `arr_stream.patch_set.Feeding`."""
 
     sent: Count
     held: Count
@@ -221,7 +219,7 @@ class FeedingRecord(_Line):
 
 
 class FrameRecord(_Line):
-    """One frame; see the module's text, and `arr_stream.patch_set.PatchSet`, for what the fields hold."""
+    """One frame; see the module's text, and `arr_stream.patch_set.PatchSet`, for the fields."""
 
     type: Literal["frame"] = "frame"
     index: Count
@@ -248,7 +246,7 @@ class FrameRecord(_Line):
 
 
 class AnswerRecord(_Line):
-    """One answer; see `arr_stream.patch_set.Answer` and the module's text for what the fields hold."""
+    """One answer; see `arr_stream.patch_set.Answer` and the module's text for the fields."""
 
     type: Literal["answer"] = "answer"
     frame_index: Annotated[int, Written(int)]
@@ -271,7 +269,7 @@ class AnswerRecord(_Line):
 
 
 class EndRecord(_Line):
-    """The last line: how the run ended."""
+    """Last line, with the reason for the end of the run."""
 
     type: Literal["end"] = "end"
     frames: int = Field(ge=0)
@@ -283,7 +281,7 @@ class EndRecord(_Line):
 
 @functools.cache
 def written_fields(kind: type[BaseModel]) -> dict[str, Written]:
-    """How each field of a record is written, in their order."""
+    """Return the format of each field of a record, in their order."""
     return {
         name: next((how for how in field.metadata if isinstance(how, Written)), Written())
         for name, field in kind.model_fields.items()
@@ -296,23 +294,23 @@ VOLATILE = frozenset(
     for name, how in written_fields(kind).items()
     if how.volatile
 )
-"""What a clock said, in frames, in their `model`, and in answers."""
+"""Keys of times in frames, in their `model`, and in answers."""
 
 
 def header_record(header: Header) -> Record:
-    """The first line, without the secrets of an address."""
+    """Return the first line, without the secrets of an address."""
     left_out = None if header.unknown_words else {"unknown_words"}
     return header.model_dump(mode="json", exclude=left_out) | {"source": redact_url(header.source)}
 
 
 def recorded_scores(patches: PatchSet) -> npt.NDArray[np.float64]:
-    """`[N]` scores as they are written, to 4 decimals."""
+    """Return the `[N]` scores as they are written, to 4 decimals."""
     scores: npt.NDArray[np.float64] = patches.score.astype(np.float64).round(4)
     return scores
 
 
 def frame_record(patches: PatchSet, header: Header | None = None) -> Record:
-    """One frame: pixels to 2 decimals, scores and confidence to 4, milliseconds to 3.
+    """Return the record of a frame: pixels to 2 decimals, scores and confidence to 4, milliseconds to 3.
 
     Raises:
         ValueError: A number is not finite.
@@ -329,7 +327,7 @@ def frame_record(patches: PatchSet, header: Header | None = None) -> Record:
         type="frame",
         cells=[[*box, score] for box, score in zip(boxes, scores, strict=True)],
         reasons=_reasons(patches),
-        # A part that not every run asks for is there where it is in use.
+        # A part that is optional for a run appears only if it is in use.
         parts={name: patches.parts.get(name) for name in PARTS if name != "objects" or name in patches.parts},
         objects=_objects(patches),
         model=None if feeding is None else _record(FeedingRecord, feeding),
@@ -338,9 +336,9 @@ def frame_record(patches: PatchSet, header: Header | None = None) -> Record:
 
 
 def answer_record(answer: Answer) -> Record:
-    """An answer: pixels to 2 decimals, shares to 4, milliseconds to 3.
+    """Return the record of an answer: pixels to 2 decimals, shares to 4, milliseconds to 3.
 
-    Of the cells it keeps those that carry 90% of the attention, at most 100, largest share first.
+    It keeps the cells that carry 90% of the attention, at most 100, largest share first.
 
     Raises:
         ValueError: A number is not finite.
@@ -356,7 +354,7 @@ def answer_record(answer: Answer) -> Record:
 
 
 def frame_lines(patches: PatchSet, header: Header, *, timings: bool = True) -> list[Record]:
-    """A frame and the answers that came on it; without `timings`, what a clock said is left out.
+    """Return the lines of a frame and of the answers that arrived on it; leave out times without `timings`.
 
     Raises:
         ValueError: A number is not finite.
@@ -366,7 +364,7 @@ def frame_lines(patches: PatchSet, header: Header, *, timings: bool = True) -> l
 
 
 def end_record(frames: int, outcome: Outcome, digest: str) -> Record:
-    """The last line."""
+    """Return the last line."""
     end: Record = {"type": "end", "frames": frames, "dropped": outcome.dropped, "reason": outcome.reason}
     if outcome.error is not None:
         end["error"] = one_line(outcome.error)
@@ -374,18 +372,18 @@ def end_record(frames: int, outcome: Outcome, digest: str) -> Record:
 
 
 def to_json(record: Mapping[str, Any]) -> bytes:
-    """The line without its line break.
+    """Return the line without its line break.
 
     Raises:
         ValueError: A number is not finite.
     """
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    # Names of files may hold bytes that are no text; JSON has an escape for them.
+    # File names may hold bytes that are not text; JSON has an escape for them.
     return text.encode("utf-8", "backslashreplace")
 
 
 def without_times(record: Record) -> Record:
-    """A frame or an answer in which the keys of times say nothing."""
+    """Return a frame or an answer with empty values for the keys of times."""
     kept = dict(record)
     for key in VOLATILE & kept.keys():
         kept[key] = {} if isinstance(kept[key], dict) else None
@@ -404,7 +402,7 @@ def _geometry(grid: Grid) -> dict[str, list[Any]]:
 
 
 def _record(kind: type[_Line], of: object, **made: Any) -> Record:
-    """What `of` has under the names of the fields, written as they say, but for what was `made` of it already."""
+    """Return the fields of `of` in their written format, except those already `made`."""
     record: Record = {}
     for name, how in written_fields(kind).items():
         value = made.get(name) if name in made else getattr(of, name)
