@@ -1,4 +1,4 @@
-"""Where frames come from: media files, animations, and pictures in a folder or glob."""
+"""Sources of frames: media files, animations, and pictures in a folder or glob."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ def open_source(
     untagged_matrix: Matrix = "auto",
     stop_at_damage: bool = False,
 ) -> Source:
-    """Open whatever `spec` names and read its first frame.
+    """Open the source that `spec` names and read its first frame.
 
-    A folder or glob is read as pictures. Of a file, the content decides; its ending counts only where that says
-    nothing. A file of exactly the given name comes before a glob.
+    A folder or glob is read as pictures. The content of a file decides its format; its ending counts only if the
+    content
+    is inconclusive. A file of exactly the given name comes before a glob.
 
     Args:
         spec: A file, a folder, a glob, or a `file://` URL.
-        video_stream: Which of several video streams, 0 the first; None the first.
+        video_stream: Number of the video stream, from 0; None for the first.
         start_seconds: Begin with the first frame at or after this time.
         end_seconds: End before this time.
         stride: Every Nth frame from there.
-        max_frames: At most so many.
+        max_frames: Largest number of frames.
         max_pixels: Refuse frames with more pixels.
         untagged_matrix: Matrix of video that names none; `auto` is BT.709 for HD and BT.601 below.
         stop_at_damage: End at the first packet or picture that cannot be decoded, instead of skipping it.
 
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`.
-        InvalidSetting: A start, end, stride or limit that means nothing.
+        InvalidSetting: A start, end, stride or limit is out of range.
         BackendUnavailable: It is HEIF, and the package that reads it is not installed.
     """
     span, name = Span(start_seconds, end_seconds, stride, max_frames), public_name(str(spec))

@@ -1,4 +1,4 @@
-"""What every source gives (information, counters, and its frames in one pass), and which of its frames are wanted."""
+"""Interface of sources (information, counters, and frames in one pass), and the selection of their frames."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Matrix = Literal["auto", "bt601", "bt709"]
 
 
 class Colour(BaseModel):
-    """How a video describes its colours, and how they became RGB; names as FFmpeg spells them.
+    """Colour description of a video, and its conversion to RGB; names as FFmpeg spells them.
 
     Args:
-        matrix: What made RGB of luma and chroma: `bt601`, `bt709`, `bt2020`, `smpte240m`; `rgb` for none.
-        matrix_assumed: The video does not say; see `source.untagged_matrix`.
+        matrix: Matrix from luma and chroma to RGB: `bt601`, `bt709`, `bt2020`, `smpte240m`; `rgb` for none.
+        matrix_assumed: The video names no matrix; see `source.untagged_matrix`.
         transfer: The curve, such as `bt709`, `hlg` or `pq`.
         primaries: Such as `bt709`, `bt2020` or `smpte432` (Display P3).
         done: `tone-mapped to BT.709` for HDR, `mapped to BT.709` for wide gamut, None for neither.
     """
 
-    # As in the records: a later version may say more.
+    # As in the records: a later version may add fields.
     model_config = ConfigDict(frozen=True, extra="allow")
 
     matrix: str
@@ -42,27 +42,27 @@ class Colour(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """What is known of a source once its first frame is there.
+    """Properties of a source, complete once its first frame is read.
 
     Args:
-        name: What was given, for records and messages; never holds a password.
+        name: The user's input, for records and messages, without passwords.
         kind: A media file, pictures in a folder or glob, an animation (GIF, APNG), or a live source: a camera, a
             network stream, a generated test picture, a file in a loop, or the camera or screen of a browser.
         size_wh: Width and height of the first upright frame, in pixels.
         codec: Name of the decoder, or of the picture format.
-        pixel_aspect: Width of an upright pixel over its height; 1.0 where nothing is said.
-        average_fps: Frames a second of the source, before stride; None where it is not known.
-        duration_seconds: Length of the whole source; None where the container does not say.
+        pixel_aspect: Width of an upright pixel over its height; 1.0 if the source does not say.
+        average_fps: Frames a second of the source, before stride; None if unknown.
+        duration_seconds: Length of the whole source; None if the container does not say.
         num_frames: Estimate of the frames to be delivered, after start, end, stride and the limit; headers may lie.
         has_audio: The container holds at least one audio stream.
         rotation_degrees: Clockwise turn, 0, 90, 180 or 270, that made the decoded frames upright.
-        video_streams: How many video streams there are to choose from, cover art apart.
+        video_streams: Number of video streams to choose from, without cover art.
         path: The file or folder; None for a glob.
-        start_offset_seconds: The container's own time of what is delivered as 0.0; subtract it from audio times.
-        live: Frames come when they come, whether or not anybody is ready for them.
+        start_offset_seconds: The container's own time of the frame delivered at 0.0; subtract it from audio times.
+        live: Frames arrive at their own pace, whether or not the consumer is ready.
         colour: Colours of the first video picture; None for pictures and browsers.
         left_out: Names of files in the folder or glob that are not read.
-        notices: What the user should know of how it is read, one line each.
+        notices: Remarks for the user on how the source is read, one line each.
     """
 
     name: str
@@ -86,20 +86,20 @@ class SourceInfo:
 
 @dataclass(slots=True)
 class SourceStats:
-    """Counters that grow while frames are read. All but `frames` speak of the source before stride.
+    """Counters that grow while frames are read. All but `frames` describe the source before stride.
 
     Attributes:
         frames: Frames delivered.
-        skipped: Frames passed over, by stride or before the start.
+        skipped: Frames skipped by stride or before the start.
         backward_jumps: Timestamps smaller than the one before them.
         repeated_timestamps: Timestamps equal to the one before them.
         missing_timestamps: Frames without any.
         uneven_steps: Steps that differ by more than a tenth from the usual step.
-        concealed_frames: Frames that the decoder patched up, or that may refer to lost or patched-up ones.
+        concealed_frames: Frames that the decoder concealed, or that may refer to lost or concealed ones.
         lost_frames: Frames that could not be decoded.
         undecodable_packets: Packets before the first picture that could not be decoded.
-        reconnects: Times that a live source was opened anew.
-        stalls: Times that it sent nothing for too long.
+        reconnects: Number of times that a live source was reopened.
+        stalls: Number of times that it sent nothing for too long.
     """
 
     frames: int = 0
@@ -116,33 +116,33 @@ class SourceStats:
 
 
 class Source(AbstractContextManager["Source", None], Protocol):
-    """Where frames come from."""
+    """Source of frames."""
 
     stats: SourceStats
 
     @property
     def info(self) -> SourceInfo:
-        """What is known of it."""
+        """Properties of the source."""
         ...
 
     def frames(self) -> Iterator[Frame]:
-        """Upright frames in presentation order; one pass, after which the source is closed.
+        """Yield upright frames in presentation order; one pass, after which the source is closed.
 
         Raises:
-            SourceDamaged: Frames are lost or unreliable, or the end is missing; raised after what could be decoded.
+            SourceDamaged: Frames are lost or unreliable, or the end is missing; raised after all decodable frames.
             SourceTooLarge: A frame has more pixels than the limit.
         """
         ...
 
     def close(self) -> None:
-        """Let go of files; safe to call again."""
+        """Close files; safe to call again."""
         ...
 
 
 class OnePass:
-    """The part that sources share: the first frame is read on opening, the rest once, and the source closes itself.
+    """Base of sources: reads the first frame on opening and the rest once, then closes itself.
 
-    Reading the first frame early lets whoever opens a source hear of bad input before making any output.
+    Reading the first frame early reports bad input before the caller makes any output.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class OnePass:
         self._first: Frame | None = None
 
     def frames(self) -> Iterator[Frame]:
-        """Upright frames in presentation order; see `Source.frames`."""
+        """Yield upright frames in presentation order; see `Source.frames`."""
         if self._made is None or self._first is None:
             raise RuntimeError("the frames of this source were taken already, or it is closed; open it again")
         made, first = self._made, self._first
@@ -167,12 +167,12 @@ class OnePass:
             self.close()
 
     def close(self) -> None:
-        """Let go of files; safe to call again."""
+        """Close files; safe to call again."""
         self._made = self._first = None
         self._release()
 
     def _release(self) -> None:
-        """Close whatever the source holds open."""
+        """Close everything that the source holds open."""
 
     def __enter__(self) -> Self:
         return self
@@ -188,9 +188,9 @@ _TOLERANCE_SECONDS = 1e-6
 
 
 class Reading(BaseModel):
-    """Which frames of a source were read, as records keep it; see `arr_stream.open`."""
+    """Range of frames read from a source, as records keep it; see `arr_stream.open`."""
 
-    # As in the records: a later version may say more.
+    # As in the records: a later version may add fields.
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
     video_stream: int | None = None
@@ -202,10 +202,10 @@ class Reading(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a source; see `open_source` for the fields.
+    """Part of a source; see `open_source` for the fields.
 
     Raises:
-        InvalidSetting: A value that means nothing, such as a stride of 0.
+        InvalidSetting: A value is out of range, such as a stride of 0.
         NothingInRange: The end is not after the start.
     """
 
@@ -232,7 +232,7 @@ class Span:
             )
 
     def select(self, timed: Iterable[tuple[float, T]], stats: SourceStats) -> Iterator[tuple[float, T]]:
-        """The wanted ones of things that come with their time in seconds, in order."""
+        """Yield the items in this span, in order, from items with their time in seconds."""
         start = (self.start_seconds or 0.0) - _TOLERANCE_SECONDS
         end = math.inf if self.end_seconds is None else self.end_seconds - _TOLERANCE_SECONDS
         inside = taken = 0
@@ -252,7 +252,7 @@ class Span:
                 return
 
     def expected(self, total: int | None, fps: float | None) -> int | None:
-        """About how many of `total` frames at `fps` are wanted; None where that cannot be known."""
+        """Return the approximate number of `total` frames at `fps` in this span; None if unknown."""
         count = total
         if self.start_seconds or self.end_seconds is not None:
             if fps is None:
@@ -267,7 +267,7 @@ class Span:
         return count if self.max_frames is None else min(count, self.max_frames)
 
     def nothing(self, name: str, duration_seconds: float | None) -> NothingInRange:
-        """The error for a source that has no frame in this span."""
+        """Return the error for a source that has no frame in this span."""
         length = "of unknown length" if duration_seconds is None else f"{duration_seconds:.3f} s long"
         end = "" if self.end_seconds is None else f" and before {self.end_seconds:g} s"
         return NothingInRange(
@@ -278,11 +278,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be read of which files, and how; what is not said here is as in `open_source`.
+    """Files to read and how; the other fields are as in `open_source`.
 
     Args:
         paths: The media file, or the pictures, at least one.
-        name: What to call the source in records and messages.
+        name: Name of the source in records and messages.
         pictures: Read them as pictures.
         folder: The file or folder that was named; None for a glob.
         left_out: Files of the folder or glob that are not read.
@@ -301,7 +301,7 @@ class Job:
 
 
 def too_large(name: str, size_wh: tuple[int, int], max_pixels: int, *, instead: str) -> SourceTooLarge:
-    """The error for a picture of more than `max_pixels`; `instead` says what can be done but raise the limit."""
+    """Return the error for a picture of more than `max_pixels`; `instead` names an alternative to a higher limit."""
     width, height = size_wh
     return SourceTooLarge(
         f"{name}: {width}x{height} are {width * height} pixels, at most {max_pixels} are allowed",

@@ -1,4 +1,4 @@
-"""Times of pictures: from a file's timestamps, however disordered, and from those of a live source or its arrivals."""
+"""Times of pictures: from timestamps of a file, even disordered ones, or of a live source or its arrivals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FALLBACK_STEP_SECONDS = Fraction(1, 30)
 
 
 class Stamped(Protocol):
-    """A picture with its presentation and decoding time in ticks, either of which may be missing."""
+    """Picture with its presentation and decoding time in ticks, either of which may be missing."""
 
     @property
     def pts(self) -> int | None: ...
@@ -27,25 +27,26 @@ P = TypeVar("P", bound=Stamped)
 
 
 class Clock:
-    """Gives each picture its time. Decoders hand pictures out in the order in which they are shown; so time must too.
+    """Clock that gives each picture its time. Decoders output pictures in display order, so times must increase too.
 
-    One picture is looked ahead. Where the next timestamp is smaller than the present one,
+    It looks one picture ahead. If the next timestamp is smaller than the present one,
 
-    - decoding times are used from here on, if those do increase (AVI stores no other; FFmpeg's own tools choose between
+    - it uses decoding times from here on, if those do increase (AVI stores no other; FFmpeg's own tools choose between
       the two in the same way, `guess_correct_pts`);
-    - else the two change places, if both lie after what was delivered;
-    - else the source's clock has restarted: it goes on one usual step after the last picture, with its own steps.
+    - else it swaps the two, if both are later than the last delivered one;
+    - else the source's clock has restarted: it continues one usual step after the last picture, with the new clock's
+    steps.
 
     A picture without a timestamp comes one usual step after the one before.
 
     Args:
         tick_seconds: Length of a tick.
-        fps: Frames a second as the container tells, for the usual step until steps have been seen.
-        stats: Counters to keep.
+        fps: Frames a second according to the container, for the usual step until steps have been seen.
+        stats: Counters to update.
         zero_ticks: The timestamp that is 0.0 s; None takes that of the first picture.
 
     Attributes:
-        part: How often the source's clock has restarted, or resumed, before the last picture.
+        part: Number of restarts of the source's clock, or resumptions, before the last picture.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class Clock:
 
     @property
     def shift_seconds(self) -> float:
-        """By how much the last picture is later than the source's own time from `zero_ticks` on."""
+        """Delay of the last picture in seconds against the source's own time since `zero_ticks`."""
         return self._shift * float(self._tick)
 
     def times(self, pictures: Iterable[P]) -> Iterator[tuple[float, P]]:
-        """Each picture with its time in seconds from the first; never decreases, drops nothing."""
+        """Yield each picture with its time in seconds from the first; times never decrease, no picture is dropped."""
         present: P | None = None
         for following in pictures:
             if present is not None:
@@ -100,7 +101,7 @@ class Clock:
         self._last_pts = present.pts
 
     def _own_ticks(self, present: Stamped, following: Stamped | None) -> int | None:
-        """What the source says of this picture, put in order with what it says of the next."""
+        """Return the source's timestamp of this picture, put in order with that of the next."""
         ticks = self._raw(present) if self._swapped is None else self._swapped
         self._swapped = None
         ahead = self._raw(following) if following is not None else None
@@ -159,12 +160,12 @@ _PATIENCE_SECONDS = 5.0
 
 
 class ArrivalClock:
-    """Places pictures on one time line that starts at 0.0 and never goes back.
+    """Clock that places pictures on one time line, which starts at 0.0 and never goes back.
 
-    The source's own steps are kept, since arrival is uneven. Its clock is taken to have changed, and the picture is
-    placed by its arrival, when its time goes back, or runs ahead of the arrival, by more than a second in one step, or
-    has lagged behind by more than a second for five (a burst that catches up after a pause of the network is over by
-    then).
+    It keeps the source's own steps, since arrival is uneven. It takes the source's clock to have changed, and places
+    the
+    picture by its arrival, if its time goes back, or runs ahead of the arrival, by more than a second in one step, or
+    has lagged behind by more than a second for five (longer than a burst that catches up after a pause of the network).
     """
 
     def __init__(self) -> None:
@@ -173,18 +174,18 @@ class ArrivalClock:
         self.restart()
 
     def restart(self) -> None:
-        """The next picture comes from a new connection, whose times have nothing to do with the ones before."""
+        """Restart for a new connection, whose times are unrelated to those before."""
         self._last_own: float | None = None
         self._shift = 0.0
         self._least_lag = 0.0
         self._lagging_since: float | None = None
 
     def place(self, own_seconds: float | None, arrival_seconds: float) -> float:
-        """The time of the next picture.
+        """Return the time of the next picture.
 
         Args:
-            own_seconds: What the source says, on whatever clock; None where it says nothing.
-            arrival_seconds: When it came, on a clock that never goes back.
+            own_seconds: The source's time, on any clock; None if the source gives none.
+            arrival_seconds: Time of arrival, on a clock that never goes back.
         """
         placed = None if own_seconds is None else self._by_own(own_seconds, arrival_seconds)
         if placed is None:
@@ -205,7 +206,7 @@ class ArrivalClock:
         return self._last + max(0.0, arrival_seconds - self._last_arrival)
 
     def _by_own(self, own_seconds: float, arrival_seconds: float) -> float | None:
-        """The place that the source tells; None where its clock is new, or has changed."""
+        """Return the time by the source's clock; None if that is new or has changed."""
         if self._last_own is None:
             return None
         step = own_seconds - self._last_own

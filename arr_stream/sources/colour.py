@@ -1,12 +1,12 @@
-"""Colour of decoded pictures: which matrix to read them with, and HDR or wide gamut mapped to BT.709 in 8 bits.
+"""Colour of decoded pictures: the matrix to decode them with, and HDR or wide gamut mapped to BT.709 in 8 bits.
 
-The mapping is relative to a diffuse white of 203 cd/m2 (BT.2408), so that what SDR could show keeps its values:
+The mapping is relative to a diffuse white of 203 cd/m2 (BT.2408), so that colours within SDR keep their values:
 
 1. `Y'CbCr` to `R'G'B'` with the picture's own matrix.
 2. To display light over 203 cd/m2: the PQ EOTF (BT.2100 table 4); or the inverse HLG OETF and the HLG OOTF for a peak
    of 1000 cd/m2, gamma 1.2 (BT.2100 table 5); or, for SDR, `E ** 2.4` (BT.1886).
-3. To the primaries of BT.709, by way of CIE XYZ; what lies outside is clipped.
-4. Of HDR alone, the highlights: `s`, the largest of R, G and B to the power of 1/2.4, stays up to 0.95 and approaches
+3. To the primaries of BT.709, by way of CIE XYZ; colours outside are clipped.
+4. For HDR only, the highlights: `s`, the largest of R, G and B to the power of 1/2.4, stays up to 0.95 and approaches
    1.0 from there by Reinhard's extended curve (2002), which it meets at 1000 cd/m2. All three are scaled alike, which
    keeps the hue (BT.2390, section 5.4, on `max(RGB)`).
 5. `E ** (1 / 2.4)`, in 255 steps.
@@ -36,7 +36,7 @@ _HDR = {int(ColorTrc.SMPTE2084): "pq", int(ColorTrc.ARIB_STD_B67): "hlg"}
 _WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722), "bt2020": (0.2627, 0.0593), "smpte240m": (0.212, 0.087)}
 """Shares of red and blue in luma, by matrix."""
 _MATRICES = {1: "bt709", 4: "bt601", 5: "bt601", 6: "bt601", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
-"""By FFmpeg's `AVColorSpace`; FCC differs from BT.601 by less than a level."""
+"""Matrix by FFmpeg's `AVColorSpace`; FCC differs from BT.601 by less than a level."""
 _Values = npt.NDArray[np.floating[Any]]
 _Primaries = tuple[tuple[float, float], ...]
 _P3 = ((0.680, 0.320), (0.265, 0.690), (0.150, 0.060))
@@ -69,7 +69,7 @@ def _colour(space: int, transfer: int, primaries: int, is_yuv: bool, untagged: s
 
 
 def colour_of(picture: VideoFrame, untagged: Matrix = "auto") -> Colour:
-    """Return how a decoded picture describes its colours, and what `rgb_of` does about them.
+    """Return a decoded picture's colour description and the conversion that `rgb_of` applies.
 
     Like players, `auto` takes a picture without a matrix for BT.709 if it is at least 1280 wide or 720 high, and for
     BT.601 if it is smaller.
@@ -93,10 +93,10 @@ def _layout(name: str) -> _Layout:
 
 
 def rgb_of(picture: VideoFrame, untagged: Matrix = "auto") -> ByteArray:
-    """Return a decoded picture as `[H, W, 3]`, uint8, BT.709, on white where it is transparent.
+    """Return a decoded picture as `[H, W, 3]`, uint8, BT.709, on white if it is transparent.
 
     Args:
-        picture: As it was decoded.
+        picture: The decoded picture.
         untagged: The matrix of a picture that names none, see `colour_of`.
 
     Raises:
@@ -119,7 +119,7 @@ def rgb_of(picture: VideoFrame, untagged: Matrix = "auto") -> ByteArray:
 def _opaque(picture: VideoFrame, colour: Colour) -> ByteArray:
     if colour.done is not None:
         return _map_picture(picture, colour)
-    # swscale makes other colours of interleaved chroma, which cameras send.
+    # swscale converts interleaved chroma, which cameras send, to different colours.
     planar = _PLANAR.get(picture.format.name)
     if planar is not None:
         picture = picture.reformat(format=planar, threads=1)
@@ -134,12 +134,12 @@ def _converted(picture: VideoFrame, colour: Colour, layout: str) -> ByteArray:
 
 
 def _name(kinds: Any, value: int) -> str:
-    """FFmpeg's name of a value; the number where PyAV knows none."""
+    """Return FFmpeg's name of a value, or the number if PyAV knows none."""
     return str(kinds(value).name).lower() if value in set(kinds) else str(value)
 
 
 class _Tables(NamedTuple):
-    """A mapping to full-range YCbCr of BT.709.
+    """Mapping to full-range YCbCr of BT.709.
 
     Args:
         grey: `[65536]`, the luma in [0, 255] that grey of each 10-bit luma code becomes.
@@ -220,15 +220,15 @@ def _to_xyz(primaries: _Primaries) -> npt.NDArray[np.float64]:
 def _map_picture(picture: VideoFrame, colour: Colour) -> ByteArray:
     """Return a picture of HDR or wide gamut as BT.709, `[H, W, 3]`.
 
-    Each pixel's luma goes through the table for grey. What colour adds to it, and chroma, are interpolated once for
-    each sample of chroma, of which there are four times fewer in 4:2:0.
+    A table for grey maps each pixel's luma. The colour's correction to luma, and chroma, are interpolated once for each
+    chroma sample, of which there are four times fewer in 4:2:0.
 
     Raises:
         FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
     """
     layout = picture.format
     sampling = {(1, 1): "420", (1, 2): "422"}.get((layout.chroma_width(2), layout.chroma_height(2)), "444")
-    # An RGB picture is brought to 4:4:4 by the matrix of BT.709, which is then the one to read it with.
+    # An RGB picture is converted to 4:4:4 with the matrix of BT.709, so the same matrix must decode it.
     matrix = "bt709" if colour.matrix == "rgb" else colour.matrix
     planar = picture.reformat(
         format=f"yuv{sampling}p10le",

@@ -1,7 +1,7 @@
-"""Damage in media files: frames that are lost or unreliable, and files that end before they should.
+"""Damage in media files: lost or unreliable frames, and truncated files.
 
-FFmpeg resynchronises without an error in many cases, so what it does not report is derived from the packets themselves,
-from the promises of the file's header, and from the sizes that its elements declare.
+FFmpeg often resynchronises without an error, so unreported damage is derived from the packets themselves, from the
+file's header, and from the sizes that its elements declare.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from arr_stream.sources.base import SourceStats
 
 _MOST_PENDING = 4096
 _MOST_REORDERED = 32
-"""A picture leaves the decoder at most this many packets after one that was sent later."""
+"""Largest delay, in packets, of a decoded picture behind one that was sent later."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A packet that is followed through the decoder; `DamageLog.received` attaches it to the picture decoded from it.
+    """Packet followed through the decoder; `DamageLog.received` attaches it to the picture decoded from it.
 
     Args:
-        number: How many packets were sent before.
+        number: Number of packets sent before.
         key: Decoding can start here.
-        place: Where it lies in the file, in bytes; None where the demuxer does not say.
-        ticks: Presentation time, or decoding time where there is none.
-        hidden: No picture is promised: an edit list cuts it off, or it leads the first keyframe.
+        place: Position in the file, in bytes; None if the demuxer does not say.
+        ticks: Presentation time, or decoding time without one.
+        hidden: The packet need not yield a picture: an edit list cuts it off, or it leads the first keyframe.
         unreliable: The packet is incomplete, or its picture may refer to one that is lost or damaged.
     """
 
@@ -45,7 +45,7 @@ class Ticket:
 
 
 class DamageLog:
-    """Follows packets through the decoder, marks unreliable pictures, and counts what is lost.
+    """Log that follows packets through the decoder, marks unreliable pictures, and counts lost ones.
 
     Pictures are unreliable from damage on until the next keyframe. A file whose first packet is a keyframe promises a
     picture for it; without one (a recording of a broadcast starts anywhere), errors before the first sound picture are
@@ -53,12 +53,12 @@ class DamageLog:
 
     Args:
         stats: Counters to update.
-        key_ticks: Time of the file's first keyframe as its index says; a parser does not know a damaged one for one.
+        key_ticks: Time of the file's first keyframe in its index; a parser does not recognise a damaged keyframe.
 
     Attributes:
         pending: Packets without a picture so far, oldest first.
         last_key: The last keyframe that was sent.
-        lost_start: Time of the first keyframe in ticks, where it is lost.
+        lost_start: Time of the first keyframe in ticks, if it is lost.
     """
 
     def __init__(self, stats: SourceStats, key_ticks: int | None = None) -> None:
@@ -112,7 +112,7 @@ class DamageLog:
         return True
 
     def expects(self, picture: VideoFrame) -> Ticket | None:
-        """Return the packet that a picture was decoded from, by its times; None where there is none."""
+        """Return the packet that a picture was decoded from, by its times; None if no packet matches."""
         # PyAV could carry an object along, but worker threads of the decoder would then wait for the interpreter.
         return _first_of(self.pending, picture)
 
@@ -120,7 +120,7 @@ class DamageLog:
         """Note a picture that was decoded, and attach its ticket."""
         ticket = picture.opaque = self.expects(picture) or self._take_back(picture)
         if ticket is None:
-            # Such as the second of two pictures from one packet: counting by packets is then no use.
+            # One packet may yield two pictures, for example: then counting by packets does not work.
             self._hides = True
         else:
             if not self._received:
@@ -139,7 +139,7 @@ class DamageLog:
         Args:
             every: The decoder is known to have broken off, so none of them is a hidden frame.
         """
-        # PyAV does not always say so where the decoder breaks off while it is drained.
+        # PyAV does not always report that the decoder breaks off while it is drained.
         every = every or (self._received > 2 * _MOST_REORDERED and not self._hides)
         lost = [ticket for ticket in self.pending if ticket.unreliable or (every and not ticket.hidden)]
         return lost if self._received else []
@@ -151,7 +151,7 @@ class DamageLog:
         self.pending.clear()
 
     def _note_start(self, ticket: Ticket) -> None:
-        """Tell from the first picture whether the file's first keyframe is lost, and what refers to it."""
+        """Determine from the first picture if the file's first keyframe is lost, and which pictures refer to it."""
         first = self._first
         if first is None or not first.key or first.hidden or None in (first.ticks, ticket.ticks):
             return
@@ -161,7 +161,7 @@ class DamageLog:
                 each.unreliable |= each.number < ticket.number
 
     def _take_back(self, picture: VideoFrame) -> Ticket | None:
-        """The ticket of a picture that was counted as lost, while an error of its neighbour was ascribed to it."""
+        """Return the ticket of a picture counted as lost because an error of its neighbour was ascribed to it."""
         found = _first_of(self._lost, picture)
         if found is not None:
             self._lost.remove(found)
@@ -169,7 +169,7 @@ class DamageLog:
         return found
 
     def _settle(self, ticket: Ticket) -> None:
-        """Take a ticket off the list, and those that are overdue with it."""
+        """Remove a ticket from the list, together with the overdue ones."""
         if ticket not in self.pending:
             return
         self.pending.remove(ticket)
@@ -186,7 +186,7 @@ class DamageLog:
         self._stats.lost_frames += 1
 
     def _spoil(self) -> None:
-        """Mark what was sent and has not come yet as unreliable, up to a keyframe."""
+        """Mark pending packets as unreliable, up to a keyframe."""
         for ticket in self.pending:
             if ticket.key:
                 return
@@ -204,24 +204,24 @@ def _first_of(tickets: Iterable[Ticket], picture: VideoFrame) -> Ticket | None:
 
 
 def unreliable(picture: VideoFrame) -> bool:
-    """Whether a picture is damaged, or may refer to one that is."""
+    """Return True if a picture is damaged, or may refer to one that is."""
     ticket = picture.opaque
     return picture.is_corrupt or (isinstance(ticket, Ticket) and ticket.unreliable)
 
 
 def place_of(picture: VideoFrame) -> int | None:
-    """Where in the file, in bytes, a picture's packet lies; None where that is not known."""
+    """Return the position of a picture's packet in the file, in bytes; None if unknown."""
     return picture.opaque.place if isinstance(picture.opaque, Ticket) else None
 
 
 def is_broken(file: IO[bytes], container: str) -> bool:
-    """Whether a file's structure is broken: an element is not whole, or lies where none can.
+    """Return True if a file's structure is broken: an element is truncated, or out of place.
 
-    FFmpeg resynchronises there without an error. The walk reads the heads of elements only.
+    FFmpeg resynchronises there without an error. The check reads only the headers of elements.
 
     Args:
         file: The file; its position stays as it is.
-        container: FFmpeg's name of its format; those that are not known here are taken to be whole.
+        container: FFmpeg's name of its format; unknown formats count as whole.
 
     Raises:
         OSError: It cannot be read.
@@ -240,11 +240,11 @@ _SEGMENT, _CLUSTER, _BLOCK_GROUP, _TRACKS, _TRACK = 0x18538067, 0x1F43B675, 0xA0
 _BLOCKS, _TRACK_NUMBER = (0xA1, 0xA3), 0xD7
 _UNKNOWN_SIZE = -1
 _MOST_ELEMENTS = 4_000_000
-"""More than a film has; a file made of nothing else would take minutes."""
+"""Limit of elements, above that of a feature film; a file of tiny elements would take minutes."""
 
 
 def _whole_matroska(file: IO[bytes], size: int) -> bool:
-    """Walk over the elements of the segment; blocks must belong to a track, and elements end within their parents."""
+    """Check the elements of the segment; blocks must belong to a track, and elements end within their parents."""
     place, ends, tracks = 0, [size], set[int]()
     for _ in range(_MOST_ELEMENTS):
         if place >= size:
@@ -282,7 +282,7 @@ def _whole_matroska(file: IO[bytes], size: int) -> bool:
 
 
 def _variable_int(head: bytes, start: int, *, most: int) -> tuple[int, int] | None:
-    """A number of EBML, -1 for an unknown one, and how many bytes it takes; None where none can be."""
+    """Return a number of EBML, -1 for an unknown one, and its length in bytes; None if it is not valid."""
     if start >= len(head) or not head[start]:
         return None
     count = 9 - head[start].bit_length()
@@ -303,7 +303,7 @@ def _whole_riff(file: IO[bytes], size: int) -> bool:
         if head[:4] != b"RIFF":
             return True
         length = int.from_bytes(head[4:], "little")
-        # Some writers count the head as well; recorders that are switched off leave 0.
+        # Some writers count the header as well; recorders that are switched off leave 0.
         if place + length > size:
             return False
         place += 8 + length + length % 2 if length else size
@@ -326,7 +326,7 @@ def _whole_boxes(file: IO[bytes], size: int) -> bool:
 
 
 def _whole_tags(file: IO[bytes], size: int) -> bool:
-    """Walk over the tags of an FLV file: sound, pictures with the kind of each, or data."""
+    """Check the tags of an FLV file: audio, video with the kind of each picture, or data."""
     place = 9 + 4
     for _ in range(_MOST_ELEMENTS):
         if place >= size:
@@ -340,7 +340,7 @@ def _whole_tags(file: IO[bytes], size: int) -> bool:
 
 
 def _whole_packets(file: IO[bytes], size: int) -> bool:
-    """Transport streams are rows of packets of 188 bytes, in some files with 4 before or 16 after each."""
+    """Check a transport stream: rows of packets of 188 bytes, in some files with 4 before or 16 after each."""
     file.seek(0)
     head = file.read(4 + 2 * 204)
     for length, start in ((188, 0), (192, 4), (204, 0)):

@@ -39,11 +39,11 @@ _ANIMATIONS = {"gif", "apng"}
 _LAST_TICK = 1 << 62
 """FFmpeg counts ticks in 64 bits with a sign."""
 
-# A seek may land late where a file's index is wrong; then it is tried again from further back, then from the beginning.
+# A seek may arrive late if a file's index is wrong; then it is retried from further back, then from the beginning.
 _SEEK_LEADS_SECONDS = (0.0, 10.0)
 
 _EXACT = {"flv", "mxf"}
-"""Formats whose header tells the duration; elsewhere it is estimated, or the structure tells more."""
+"""Formats whose header holds the duration; others have an estimate, or their structure is more reliable."""
 
 _DURATION_TOLERANCE_SECONDS = 0.25
 _CUT_SHORT = "the file is cut short, or overwritten in part"
@@ -54,16 +54,17 @@ Timed = Iterator[tuple[float, VideoFrame]]
 
 
 class FfmpegSource(OnePass):
-    """A media file.
+    """Media file.
 
-    Packets that cannot be decoded are skipped and counted as lost frames. Frames that the decoder patched up, and those
-    that may refer to lost or patched-up ones, are delivered and marked as `damaged`. The error at the end tells both,
-    and whether the file ends before its own header or structure says. See `sources.damage`.
+    Packets that cannot be decoded are skipped and counted as lost frames. Frames that the decoder concealed, and those
+    that may refer to lost or concealed ones, are delivered and marked as `damaged`. The error at the end reports
+    both, and
+    a file that ends before its own header or structure says. See `sources.damage`.
 
     Raises:
         NotAMediaFile, NoVideoStream, NoFrames, NothingInRange, SourceTooLarge: See `arr_stream.errors`; all on
             opening.
-        SourceDamaged: On opening, where damage comes before the first frame wanted.
+        SourceDamaged: On opening, if damage comes before the first requested frame.
     """
 
     def __init__(self, job: Job) -> None:
@@ -122,7 +123,7 @@ class FfmpegSource(OnePass):
         return self._job.span.nothing(self._job.name, self._duration_seconds())
 
     def _beginning(self) -> tuple[Clock, Timed]:
-        """Timed pictures from the last keyframe at or before the start on."""
+        """Return timed pictures starting at the last keyframe at or before the start."""
         clock, timed = self._timed(None)
         first = next(timed, None)
         if first is None:
@@ -142,9 +143,9 @@ class FfmpegSource(OnePass):
         return self._timed(None)
 
     def _place_of(self, start_seconds: float, zero_ticks: int) -> int | None:
-        """Where in the file, in bytes, a time is reached at the latest; None where the clock starts anew before.
+        """Return the latest position in the file, in bytes, for a time; None if the clock restarts before.
 
-        Seeking goes by the file's own times, which are ambiguous where recordings were joined. Nothing is decoded.
+        Seeking uses the file's own times, which are ambiguous in joined recordings. Nothing is decoded.
         """
         if self._container.format.name not in JOINABLE:
             return _LAST_TICK
@@ -168,7 +169,7 @@ class FfmpegSource(OnePass):
     def _sought(
         self, zero_ticks: int, start_seconds: float, lead_seconds: float
     ) -> tuple[Clock, Timed, int | None] | None:
-        """Timed pictures from a seek on, and the place in the file of the first; None where it fails or comes late."""
+        """Return timed pictures after a seek, and the position of the first; None if the seek fails or arrives late."""
         target = min(zero_ticks + int((start_seconds - lead_seconds) / self._tick), _LAST_TICK)
         if target <= zero_ticks:
             return None
@@ -191,7 +192,7 @@ class FfmpegSource(OnePass):
         return clock, clock.times(self._pictures(clock))
 
     def _pictures(self, clock: Clock) -> Iterator[VideoFrame]:
-        """Decoded pictures in the order in which they are shown; `_log` learns what went wrong."""
+        """Yield decoded pictures in display order, and report errors to `_log`."""
         log, first = self._log, True
         for picture in self._decoded():
             log.received(picture)
@@ -219,7 +220,7 @@ class FfmpegSource(OnePass):
         self._log.finish(every=broken_off)
 
     def _decoded_again(self) -> Iterator[VideoFrame]:
-        """Pictures at the end that frame threads lost together with a damaged one, decoded one after the other."""
+        """Yield the last pictures, which frame threads lost together with a damaged one, decoded one by one."""
         log = self._log
         try:
             with opened_video(self._job) as (container, stream):
@@ -235,10 +236,11 @@ class FfmpegSource(OnePass):
             self._problem = self._problem or str(exc)
 
     def _packets(self) -> Iterator[Packet[VideoStream] | None]:
-        """Packets of the stream, then None to drain the decoder.
+        """Yield packets of the stream, then None to drain the decoder.
 
-        Where recordings are joined, the counters that tell of lost data start anew, and a parser may put that to the
-        packet before. So close before a keyframe only the decoder can tell whether something is missing.
+        At a joint between recordings, the counters that reveal lost data restart, and a parser may ascribe that to
+        the packet
+        before. So close before a keyframe, only the decoder can detect missing data.
         """
         waiting: deque[Packet[VideoStream]] = deque()
         for following in self._demuxed():
@@ -256,7 +258,7 @@ class FfmpegSource(OnePass):
         yield None
 
     def _demuxed(self) -> Iterator[Packet[VideoStream]]:
-        """Packets of the stream to the end of the file; `_cut_short` then tells whether that is early."""
+        """Yield packets of the stream to the end of the file; then `_cut_short` is set if that is early."""
         container, demuxed = self._container, self._container.demux()
         promised_seconds = (container.duration or 0) / av.time_base if container.format.name in _EXACT else 0.0
         reached_ticks, reached_seconds, errors = -1, 0.0, 0

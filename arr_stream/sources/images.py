@@ -21,7 +21,7 @@ from arr_stream.types import ByteArray, Frame
 # No format that runs a program (EPS) or opens other files.
 _FORMATS = ("AVIF", "BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _IS_PREVIEW = 254
-"""TIFF's tag for the kind of a page; its lowest bit marks a smaller copy of another."""
+"""TIFF tag for the kind of a page; its lowest bit marks a smaller copy of another."""
 _FPS = 30.0
 _MOST_NAMED = 3
 
@@ -29,12 +29,14 @@ _MOST_NAMED = 3
 class ImagesSource(OnePass):
     """Pictures as frames, in the order given, 30 a second.
 
-    Pictures may differ in size and are delivered as they are. One that cannot be read is skipped, and named by the
-    error at the end; the others keep their times. A single file with several pictures (WebP, AVIF, TIFF) gives all of
-    them, at its own times if it has any.
+    Pictures may differ in size and are delivered unscaled. Unreadable pictures are skipped and named by the error at
+    the
+    end; the others keep their times. A single file with several pictures (WebP, AVIF, TIFF) yields all of them, at
+    its own
+    times if it has any.
 
     Raises:
-        NotAMediaFile: Not one picture can be read.
+        NotAMediaFile: No picture can be read.
         NothingInRange, SourceTooLarge: See `arr_stream.errors`.
     """
 
@@ -77,13 +79,13 @@ class ImagesSource(OnePass):
 
 
 def _left_out(path: Path) -> str:
-    # With the package that reads it, it would not have been left out.
+    # With the package for HEIF, the file would have been read.
     why = " (needs arr-stream[heif])" if content_of(path) == "heif" else ""
     return f"{public_name(path.name)}{why}"
 
 
 def _holds_several(job: Job) -> bool:
-    """Tell whether a file holds several pictures; those beside the first of a JPEG are previews and depth."""
+    """Return True if a file holds several pictures; the further ones of a JPEG are previews and depth."""
     with _opened(job.paths[0], job.max_pixels) as picture:
         return picture.format != "MPO" and getattr(picture, "is_animated", False)
 
@@ -146,13 +148,13 @@ def _frames(job: Job, chosen: Sequence[tuple[float, Path]], stats: SourceStats) 
 
 
 def read_picture(path: Path, *, max_pixels: int = 100_000_000) -> ByteArray:
-    """A picture file as upright RGB `[H, W, 3]`, uint8.
+    """Return a picture file as upright RGB `[H, W, 3]`, uint8.
 
     EXIF orientation is applied, transparency laid on white, grey and palettes expanded, 16 bits scaled to 8.
 
     Raises:
-        NotAMediaFile: It cannot be read, or is cut short.
-        SourceTooLarge: It has more pixels than allowed; told from its header, before decoding.
+        NotAMediaFile: It cannot be read, or is truncated.
+        SourceTooLarge: It has more pixels than allowed, according to its header, before decoding.
     """
     with _opened(path, max_pixels) as picture:
         return _to_rgb(ImageOps.exif_transpose(picture))
@@ -165,7 +167,7 @@ def _check_size(picture: Image.Image, path: Path, max_pixels: int) -> None:
 
 @contextmanager
 def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
-    """Open a picture file; what Pillow raises then or while it is read becomes an error of `read_picture`."""
+    """Open a picture file; map Pillow's errors on opening and reading to those of `read_picture`."""
     formats: tuple[str, ...] = _FORMATS
     if content_of(path) == "heif":
         with needed_by(f"{path}: HEIF"):
@@ -181,7 +183,7 @@ def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
             _check_size(picture, path, max_pixels)
             yield picture
     except Image.DecompressionBombError as exc:
-        # From twice of what it warns of, whatever is allowed here.
+        # Pillow refuses pictures from twice its warning limit, regardless of ours.
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise SourceTooLarge(f"{path}: more than the {most} pixels that Pillow opens", remedy="scale it down") from exc
     except UnidentifiedImageError as exc:
@@ -198,13 +200,13 @@ def _to_rgb(picture: Image.Image) -> ByteArray:
 
 
 def on_white(picture: Image.Image) -> ByteArray:
-    """Return a picture with transparency as `[H, W, 3]` on white: colours that nobody was to see never show."""
+    """Return a picture with transparency as `[H, W, 3]` on white, so that hidden colours never show."""
     opaque = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
     return np.array(opaque.convert("RGB"))
 
 
 def _deep_grey_to_bytes(picture: Image.Image) -> ByteArray:
-    """Grey of more than 8 bits: integers are taken as 16-bit, fractions as [0, 1] unless they are larger."""
+    """Return grey of more than 8 bits: integers are taken as 16-bit, fractions as [0, 1] unless they are larger."""
     values, top = np.nan_to_num(np.asarray(picture).astype(np.float64)), 65535.0
     if picture.mode == "F":
         top = next((top for top in (1.0, 255.0) if values.max(initial=0.0) <= top), top)

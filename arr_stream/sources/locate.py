@@ -1,4 +1,4 @@
-"""From what a person typed to the files that are meant, and what is in them."""
+"""Resolution of the user's input to files, and detection of their content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arr_stream.errors import NoImages, NotAMediaFile, SourceNotFound
 from arr_stream.extras import need, remedy_for
 
 _PICTURE_SUFFIXES = {".bmp", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
-"""Endings of files that are read as pictures where their first bytes do not say what they are."""
+"""Endings of files read as pictures if their first bytes are inconclusive."""
 
 Content = Literal["picture", "animation", "heif", "heif sequence", "media", "unknown"]
 _MOST_CHUNKS = 1000
@@ -26,9 +26,9 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def public_name(spec: str) -> str:
-    """The same text without the password, and without the user, of any URL in it.
+    """Return the text without the user and password of any URL in it.
 
-    Bytes that are no text, and control characters, are escaped: names go to records, pictures and terminals.
+    Bytes that are not text, and control characters, are escaped: names go to records, pictures and terminals.
     """
     spec = "".join(
         letter if category(letter) not in ("Cc", "Cs") else letter.encode("unicode_escape").decode() for letter in spec
@@ -37,11 +37,11 @@ def public_name(spec: str) -> str:
 
 
 def local_spec(spec: str | Path) -> str:
-    """What to look for on this machine: paths and globs as they are, `file://` URLs as paths.
+    """Return the local path or glob: unchanged, or from a `file://` URL.
 
     Raises:
         NotAMediaFile: Any other URL; those are live sources, see `arr_stream.sources.live`.
-        SourceNotFound: Nothing was given, or a `file://` URL of another machine.
+        SourceNotFound: The input is empty, or a `file://` URL of another machine.
     """
     text = str(spec)
     if not text:
@@ -52,7 +52,7 @@ def local_spec(spec: str | Path) -> str:
     try:
         if Path(text).exists() or not is_url:
             return text
-    except OSError as exc:  # A name that is too long, or in a folder that may not be looked into.
+    except OSError as exc:  # The name is too long, or in a folder without read permission.
         if not is_url:
             reason = (exc.strerror or str(exc)).lower()
             raise SourceNotFound(f"{name}: {reason}", remedy="check the path and its permissions") from exc
@@ -74,7 +74,7 @@ _LIVE_CALL = "arr_stream.live.stream.LiveStream"
 
 
 class Files(NamedTuple):
-    """What a person meant.
+    """Files that the user named.
 
     Args:
         paths: The files to read.
@@ -115,10 +115,11 @@ def files_of(spec: str | Path) -> Files:
 
 
 def content_of(path: Path) -> Content:
-    """Return what the first bytes of a file show, whatever it is called.
+    """Return the kind of content that a file's first bytes show, regardless of its name.
 
-    `picture` is JPEG, PNG, WebP or AVIF, `animation` is WebP or AVIF with several frames; `media` is for FFmpeg, which
-    GIF and APNG are as well.
+    `picture` is JPEG, PNG, WebP or AVIF; `animation` is WebP or AVIF with several frames; `media` is for FFmpeg,
+    including
+    GIF and APNG.
     """
     try:
         with path.open("rb") as file:
@@ -143,7 +144,7 @@ def content_of(path: Path) -> Content:
 
 
 def _is_apng(file: IO[bytes]) -> bool:
-    """Look for the chunk that announces frames, which stands before the pixels."""
+    """Return True if the chunk that announces frames is present before the pixels."""
     file.seek(8)
     for _ in range(_MOST_CHUNKS):
         header = file.read(8)
@@ -157,7 +158,7 @@ def _is_apng(file: IO[bytes]) -> bool:
 
 
 def _content_of_brands(head: bytes) -> Content:
-    """Read the brands of an ISO base media file: the major one, and from byte 16 those that it is compatible with."""
+    """Read the brands of an ISO base media file: the major one, and from byte 16 the compatible ones."""
     end = min(int.from_bytes(head[:4]), len(head))
     brands = {head[8:12], *(head[at : at + 4] for at in range(16, end, 4))}
     if b"avis" in brands:
@@ -170,15 +171,15 @@ def _content_of_brands(head: bytes) -> Content:
 
 
 def is_glob(spec: str) -> bool:
-    """Whether to expand it: a file of exactly this name comes first."""
+    """Return True if the input is a glob to expand: a file of exactly this name comes first."""
     try:
         return glob.has_magic(spec) and not Path(spec).exists()
-    except OSError:  # Too long for the name of a file.
+    except OSError:  # Too long for a file name.
         return True
 
 
 def is_picture(path: Path) -> bool:
-    """Tell whether a file is a single picture that can be read here."""
+    """Return True if a file is a single picture that can be read here."""
     content = content_of(path)
     if content == "unknown":
         return path.suffix.lower() in _PICTURE_SUFFIXES
@@ -186,12 +187,12 @@ def is_picture(path: Path) -> bool:
 
 
 def pictures_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """List the pictures of a folder, not of its subfolders, frame2 before frame10, and the files that are none.
+    """Return the pictures of a folder, frame2 before frame10, without those of subfolders, and its other files.
 
     Hidden files do not count.
 
     Raises:
-        NoImages: There are none.
+        NoImages: The folder holds none.
     """
     try:
         found = [path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file()]
@@ -209,10 +210,10 @@ def pictures_in(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def pictures_matching(pattern: str) -> tuple[list[Path], list[Path]]:
-    """List the pictures that a glob names (`**` goes into subfolders), frame2 before frame10, and its other files.
+    """Return the pictures that a glob matches (`**` includes subfolders), frame2 before frame10, and its other files.
 
     Raises:
-        NoImages: There are none.
+        NoImages: The glob matches none.
     """
     # Path.glob takes no absolute pattern.
     found = [Path(match) for match in glob.glob(pattern, recursive=True)]  # noqa: PTH207
@@ -232,7 +233,7 @@ def _parted(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def natural_key(path: Path) -> list[tuple[int, int, str]]:
-    """Sorts numbers in names by value and the rest by letter, folder by folder."""
+    """Return a sort key: numbers in names by value and the rest by letter, folder by folder."""
     return [
         (1, int(piece), piece) if piece.isdecimal() else (0 if piece == "/" else 2, 0, piece)
         for piece in re.split(r"(\d+|/)", path.as_posix())
@@ -241,10 +242,10 @@ def natural_key(path: Path) -> list[tuple[int, int, str]]:
 
 
 def require_file(path: Path, name: str) -> None:
-    """Check that a file is there.
+    """Check that a file exists.
 
     Raises:
-        SourceNotFound: There is no such file; names the nearest one of the folder.
+        SourceNotFound: There is no such file; the message names the nearest one of the folder.
         NotAMediaFile: It is a device, a pipe or a live source.
     """
     from arr_stream.sources.live.spec import is_live_spec

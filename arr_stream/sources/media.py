@@ -1,4 +1,4 @@
-"""Opening of media of unknown origin with FFmpeg, the stream to show, and how a decoded picture is turned upright."""
+"""Safe opening of media with FFmpeg, choice of the video stream, and orientation of decoded pictures."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _DEVICES |= {"video4linux2,v4l2", "x11grab", "xcbgrab"}
 _TEXT = {"adf", "bin", "idf", "tty", "xbin"}
 _REFUSED_FORMATS = _REFERRING | _DEVICES | _TEXT
 JOINABLE = {"mpegts", "mpeg", "flv"}
-"""Formats of which parts can be joined end to end, with a clock that starts anew in each."""
+"""Formats whose parts can be concatenated, with a clock that restarts in each."""
 _COVER = Disposition.attached_pic | Disposition.timed_thumbnails
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """An open container with the file behind it."""
+    """Open container with the file behind it."""
 
     container: InputContainer
     file: IO[bytes]
@@ -54,15 +54,15 @@ class Media:
 def open_media(path: Path, name: str) -> Media:
     """Open a file, and nothing but this file.
 
-    FFmpeg reads through the file handle it is given and is allowed no protocol at all, so that a playlist or a
-    container with references cannot reach another file or an address.
+    FFmpeg reads through the given file handle and is allowed no protocol at all, so that a playlist or a container with
+    references cannot reach another file or an address.
 
     Args:
         path: The file.
-        name: What to call it in messages.
+        name: Its name in messages.
 
     Raises:
-        NotAMediaFile: FFmpeg cannot open it, or it may not be read.
+        NotAMediaFile: FFmpeg cannot open it, or the file is not readable.
     """
     try:
         file = path.open("rb")
@@ -93,12 +93,12 @@ def opened_video(job: Job) -> Iterator[tuple[InputContainer, VideoStream]]:
 
 
 def moving_pictures(container: InputContainer) -> list[VideoStream]:
-    """Its video streams without those that are cover art."""
+    """Return the video streams of a container without cover art."""
     return [stream for stream in container.streams.video if not stream.disposition & _COVER]
 
 
 def choose_stream(container: InputContainer, name: str, number: int | None) -> tuple[VideoStream, int]:
-    """The video stream of that number (0 is the first), and how many there are; cover art does not count.
+    """Return the video stream of that number (from 0), and the number of streams, without cover art.
 
     Raises:
         NoFrames: The container holds no streams at all.
@@ -116,7 +116,7 @@ def choose_stream(container: InputContainer, name: str, number: int | None) -> t
         allowed = "0 is the only one" if len(streams) == 1 else f"0 to {len(streams) - 1} exist"
         raise NoVideoStream(f"{name}: no video stream {number}", remedy=f"video streams are counted from 0; {allowed}")
     stream = streams[number or 0]
-    # PyAV's stubs do not say so, but there is no context where there is no decoder.
+    # A stream without a decoder has no context, although PyAV's stubs do not say so.
     context: object = stream.codec_context
     if context is None:
         raise NotAMediaFile(f"{name}: FFmpeg has no decoder for its video", remedy="convert it to H.264 first")
@@ -124,9 +124,9 @@ def choose_stream(container: InputContainer, name: str, number: int | None) -> t
 
 
 def decoder_of(stream: VideoStream) -> VideoCodecContext:
-    """Return the context to decode a stream with: its own, but for VP8 and VP9 with transparency.
+    """Return the context to decode a stream with: its own, except for VP8 and VP9 with transparency.
 
-    FFmpeg's own decoders of VP8 and VP9 leave transparency out; those of libvpx give it.
+    FFmpeg's own decoders of VP8 and VP9 ignore transparency; those of libvpx decode it.
     """
     own = stream.codec_context
     library = {"vp8": "libvpx", "vp9": "libvpx-vp9"}.get(own.name)
@@ -140,7 +140,7 @@ def decoder_of(stream: VideoStream) -> VideoCodecContext:
 
 
 def next_of(made: Iterator[T]) -> T | None:
-    """The next packet that PyAV reads; None at the end.
+    """Return the next packet that PyAV reads; None at the end.
 
     Raises:
         FFmpegError, OSError: It cannot be read.
@@ -148,24 +148,24 @@ def next_of(made: Iterator[T]) -> T | None:
     try:
         return next(made, None)
     except IndexError:
-        # At the end PyAV drains streams that appeared on the way too, and knows only those from the beginning.
+        # At the end PyAV also drains streams that appeared later, but it knows only those from the beginning.
         return None
 
 
 def reason(error: Exception) -> str:
-    """FFmpeg's own words, without its numbers and file names."""
+    """Return FFmpeg's own message, without its numbers and file names."""
     text = getattr(error, "strerror", None) or str(error)
     return text[:1].lower() + text[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Orientation:
-    """One of the eight ways a picture can lie: first x and y change places, then either axis is mirrored.
+    """One of the eight orientations of a picture: a transposition, then mirroring of either axis.
 
     Args:
         transposed: Columns become rows.
-        mirror_x: Then left and right change places.
-        mirror_y: Then top and bottom change places.
+        mirror_x: Then left and right are swapped.
+        mirror_y: Then top and bottom are swapped.
     """
 
     transposed: bool = False
@@ -174,9 +174,11 @@ class Orientation:
 
     @classmethod
     def from_display_matrix(cls, matrix: bytes) -> Orientation:
-        """From FFmpeg's 3x3 matrix of 32-bit integers, which maps decoded (x, y) to (ax + cy, bx + dy).
+        """Return the orientation of FFmpeg's 3x3 matrix of 32-bit integers.
 
-        Angles between the quarter turns are taken to the nearest one; a matrix of zeros turns nothing.
+        The matrix maps decoded (x, y) to (ax + cy, bx + dy). Angles are rounded to the nearest quarter turn; a
+        matrix of zeros
+        turns nothing.
         """
         a, b, _, c, d = struct.unpack_from("=5i", matrix)
         if abs(b) + abs(c) > abs(a) + abs(d):
@@ -185,7 +187,7 @@ class Orientation:
 
     @classmethod
     def of(cls, picture: VideoFrame) -> Orientation:
-        """As the picture's display matrix says."""
+        """Return the orientation of the picture's display matrix."""
         matrix = picture.side_data.get("DISPLAYMATRIX")
         return cls.from_display_matrix(bytes(matrix)) if isinstance(matrix, SideData) else cls()
 
@@ -197,12 +199,12 @@ class Orientation:
         return 180 if self.mirror_y else 0
 
     def pixel_aspect(self, stream: VideoStream) -> float:
-        """Width of an upright pixel over its height; 1.0 where nothing is said."""
+        """Return the width of an upright pixel over its height; 1.0 if the stream does not say."""
         aspect = float(stream.sample_aspect_ratio or 1) or 1.0
         return 1 / aspect if self.transposed else aspect
 
     def turn(self, rgb: ByteArray) -> ByteArray:
-        """The upright picture `[H, W, 3]`, C-contiguous; the same array where nothing is to be done."""
+        """Return the upright picture `[H, W, 3]`, C-contiguous; the same array if it is upright already."""
         upright: Any = cv2.transpose(rgb) if self.transposed else rgb
         if self.mirror_x or self.mirror_y:
             upright = cv2.flip(upright, -1 if self.mirror_x and self.mirror_y else int(self.mirror_x))
@@ -210,9 +212,9 @@ class Orientation:
 
 
 class Upright:
-    """The orientation of pictures as they come, the first of which is looked at, and each that lies otherwise.
+    """Orientation of a sequence of pictures, from the first and from each that differs.
 
-    A picture whose side data was looked at is freed by the garbage collector only, and many large ones would pile up.
+    A picture whose side data was read is freed by the garbage collector only, and many large ones would pile up.
     """
 
     def __init__(self) -> None:
