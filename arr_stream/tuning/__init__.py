@@ -1,1 +1,1 @@
-"""Fits the scorers' weights to footage in which the object is known."""
+"""Fit of the scorers' weights to footage in which the object is known."""

@@ -1,6 +1,6 @@
-"""From records to weights: Adam on what a soft choice is worth, stopped early by what the hard one is.
+"""Fit of weights to records: Adam on the worth of a soft choice, stopped early by the worth of the hard one.
 
-What a choice is worth is an `Objective`: here the share of a known object that it covers (`COVERAGE`).
+An `Objective` defines the worth of a choice: here the share of a known object that it covers (`COVERAGE`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from arr_stream.tuning.recording import FrameTable
 _HALVINGS = 40
 
 Case = Sequence[FrameTable]
-"""The frames of one sequence, asked in one way. Cases count alike, however long they are."""
+"""Frames of one sequence with one query. Cases have equal weight, regardless of their length."""
 
 Table = TypeVar("Table")
-"""What is known of one frame."""
+"""Data of one frame."""
 
 
 class Seen(Protocol):
-    """What the scorers saw on one frame."""
+    """Inputs of the scorers on one frame."""
 
     @property
     def sample(self) -> Sample: ...
@@ -43,7 +43,7 @@ class Seen(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Objective(Generic[Table]):
-    """What a choice is worth.
+    """Worth of a choice.
 
     Args:
         soft: Mean worth of soft choices on some frames, with gradients, for weights that are tensors and a temperature
@@ -57,17 +57,17 @@ class Objective(Generic[Table]):
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """How a fit is made.
+    """Options of a fit.
 
     Args:
         steps: Most steps.
-        rate: Of Adam; weights are of the order of 1.
+        rate: Learning rate of Adam; weights are of the order of 1.
         frames: Frames of each case in one step.
         temperatures: Softness of the choice at the first and the last step, in standard deviations of a frame's scores.
-        pull: Weight of the distance from where fitting started.
-        every: Steps from one look at the validation frames to the next.
-        patience: Looks without a gain after which fitting stops.
-        seed: Of the draws.
+        pull: Weight of the distance from the start.
+        every: Steps from one validation to the next.
+        patience: Validations without a gain after which fitting stops.
+        seed: Seed of the random draws.
     """
 
     steps: int = 300
@@ -82,12 +82,12 @@ class FitOptions:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What came of a fit.
+    """Result of a fit.
 
     Args:
-        weights: Those of the best look.
+        weights: Those of the best validation.
         steps: Steps made.
-        best_step: After how many of them the best look was taken.
+        best_step: Number of steps before the best validation.
         before, after: Worth of the hard choice on validation frames, from the records.
     """
 
@@ -108,16 +108,16 @@ def fit(
     names: Sequence[str] = NAMES,
     advance: Callable[[int, int, float], bool] = lambda step, steps, worth: True,
 ) -> Fit:
-    """Weights whose choice is worth more on the validation frames; the start's where none is.
+    """Return weights whose choice is worth more on the validation frames; the start's if none is.
 
     Args:
         training: Frames that gradients are taken from.
-        validation: Frames that say when to stop.
-        start: Where to start.
-        options: How.
-        objective: What a choice is worth; None for `COVERAGE`.
-        names: Which weights may move.
-        advance: Told at each look the step, the most steps and the worth; False ends the fit.
+        validation: Frames that decide when to stop.
+        start: Weights to start from.
+        options: Options of the fit.
+        objective: Worth of a choice; None for `COVERAGE`.
+        names: Names of the weights to fit.
+        advance: Called at each validation with the step, the most steps and the worth; False ends the fit.
 
     Returns:
         The fit; the same for the same arguments, to the bit.
@@ -147,20 +147,22 @@ def fit(
 
 
 def _draw(case: Sequence[Any], count: int, generator: np.random.Generator) -> list[Any]:
-    """`count` frames of a case, each once where it has so many."""
+    """Draw `count` frames of a case, each at most once if the case has as many."""
     drawn = generator.choice(len(case), count, replace=len(case) < count)
     return [case[index] for index in drawn.tolist()]
 
 
 def _temperature(options: FitOptions, step: int) -> float:
-    """From the first to the last in equal ratios."""
+    """Return the temperature of a step, from the first to the last in equal ratios."""
     first, last = options.temperatures
     done = (step - 1) / max(1, options.steps - 1)
     return math.exp((1 - done) * math.log(first) + done * math.log(last))
 
 
 def soft_coverage(tables: Sequence[FrameTable], weights: ScoringSettings, temperature: float) -> Tensor:
-    """Mean share of the object in a soft choice; `temperature` in standard deviations of each frame's scores."""
+    """Return the mean share of the object in a soft choice; `temperature` in standard deviations of each frame's
+    scores.
+    """
     sums = []
     for group in _alike(tables):
         chosen = soft_choice(frame_scores(group, weights), _counts(group), temperature)
@@ -169,7 +171,7 @@ def soft_coverage(tables: Sequence[FrameTable], weights: ScoringSettings, temper
 
 
 def hard_coverage(cases: Sequence[Case], weights: ScoringSettings) -> float:
-    """Mean over cases of the mean share of the object in the best cells, from the records."""
+    """Return the mean over cases of the mean share of the object in the best cells, from the records."""
     means = []
     with torch.no_grad():
         for case in cases:
@@ -182,11 +184,11 @@ def hard_coverage(cases: Sequence[Case], weights: ScoringSettings) -> float:
 
 
 COVERAGE: Objective[FrameTable] = Objective(soft_coverage, hard_coverage)
-"""The share of a known object that is covered."""
+"""Share of a known object that is covered."""
 
 
 def frame_scores(group: Sequence[Seen], weights: ScoringSettings) -> Tensor:
-    """`[F, cells]` scores of frames with as many cells and the same `answered`, by the scorers that streams use."""
+    """Return `[F, cells]` scores of frames with as many cells and the same `answered`, by the scorers of streams."""
     samples = [table.sample for table in group]
     figures = [sample.figure for sample in samples if sample.figure is not None]
     words = [sample.words for sample in samples if sample.words is not None]
@@ -203,7 +205,7 @@ def frame_scores(group: Sequence[Seen], weights: ScoringSettings) -> Tensor:
 
 
 def _changes(samples: Sequence[Sample]) -> Change | None:
-    """The evidence of change of several frames, one after another."""
+    """Return the evidence of change of several frames, one after another."""
     known = [sample.change for sample in samples if sample.change is not None]
     if not known:
         return None
@@ -213,13 +215,13 @@ def _changes(samples: Sequence[Sample]) -> Change | None:
 
 
 def soft_choice(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
-    """As `soft_topk`, with the temperature in standard deviations of each row's scores."""
+    """Return `soft_topk`, with the temperature in standard deviations of each row's scores."""
     spread = scores.std(dim=1, keepdim=True)
     return soft_topk((scores - scores.mean(dim=1, keepdim=True)) / (spread + 1e-6), count, temperature)
 
 
 def _alike(tables: Sequence[FrameTable]) -> list[list[FrameTable]]:
-    """Frames that the scorers can take at once."""
+    """Group frames that the scorers can process at once."""
     groups: dict[tuple[float, int], list[FrameTable]] = defaultdict(list)
     for table in tables:
         groups[table.answered, len(table.share)].append(table)
@@ -235,13 +237,14 @@ def _shares(group: Sequence[FrameTable]) -> Tensor:
 
 
 def soft_topk(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
-    """How far each place is among the best `count`: 1 well above the threshold, 0 well below it.
+    """Return the share of each place in the best `count`: 1 well above the threshold, 0 well below it.
 
     The shares p maximise p . scores + temperature * H(p) over 0 <= p <= 1 with sum(p) = count, H being the sum of the
     places' binary entropies: p = sigmoid((scores - t) / temperature), with the one threshold t that spends the budget.
     This is the limited multi-label projection of Amos, Koltun and Kolter, "The Limited Multi-Label Projection Layer"
-    (2019). The threshold is found by bisection; one Newton step from there, which does not move it, carries the
-    gradient of the implicit function.
+    (2019). Bisection finds the threshold; one Newton step from there, which does not move it, carries the gradient
+    of the
+    implicit function.
 
     Args:
         scores: `[F, n]`.
@@ -267,7 +270,7 @@ def soft_topk(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
 
 
 def _threshold(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
-    """`[F, 1]`: where the shares add up to the count."""
+    """Return the threshold `[F, 1]` at which the shares add up to the count."""
     n = scores.shape[1]
     # A common share of count / n is too little for the best place alone and too much for the worst.
     reach = temperature * torch.log((n - count) / count)[:, None]
@@ -281,7 +284,7 @@ def _threshold(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
 
 
 def hard_topk(scores: Tensor, count: Tensor) -> Tensor:
-    """`[F, n]` of 0 and 1: the best `count` of each row, the first of equals."""
+    """Return `[F, n]` of 0 and 1: the best `count` of each row, the first of equals."""
     order = scores.argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order)
     rank.scatter_(1, order, torch.arange(scores.shape[1], device=scores.device).expand_as(order))

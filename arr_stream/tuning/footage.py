@@ -1,13 +1,13 @@
-"""What weights are fitted to: sequences with a mask a frame, or with a box, told apart into fitted and held out.
+"""Footage to fit weights to: sequences with a mask or a box a frame, divided into fitted and held out.
 
-Masks as `evaluation.davis` reads them. Boxes, of the same object throughout, in a small JSON file a sequence:
+Masks are read as `evaluation.davis` does. Boxes, of the same object throughout, are in a small JSON file a sequence:
 
     DATA/frames/SEQ/00000.jpg ...     DATA/boxes/SEQ.json
     DATA/NAME.mp4                     DATA/NAME.boxes.json
 
     {"0": [x, y, w, h], "1": [x, y, w, h], ...}
 
-Keys are frame indices from 0, boxes are in pixels of the frame; on frames without an entry the object is not seen.
+Keys are frame indices from 0, boxes are in pixels of the frame; the object is not visible on frames without an entry.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _FORMAT = 'boxes are {"FRAME": [x, y, w, h], ...} in pixels, frames counted from
 
 @dataclass(frozen=True, slots=True)
 class Footage:
-    """A sequence and how its object may be asked for.
+    """Sequence and the name of its object.
 
     Args:
         sequence: Frames and masks; boxes are masks of their rectangles.
-        words: Names the object; empty where nobody named it.
+        words: Name of the object; empty if it has none.
     """
 
     sequence: Sequence
@@ -51,17 +51,17 @@ class Footage:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Footage to fit to, and footage that is only looked at when everything is decided."""
+    """Division into footage to fit to, and held-out footage that is used only after all decisions."""
 
     fitted: tuple[Footage, ...]
     held_out: tuple[Footage, ...]
 
 
 def load_footage(folder: Path) -> list[Footage]:
-    """All sequences of a folder, by name; a sequence with boxes needs no masks.
+    """Return all sequences of a folder, by name; a sequence with boxes needs no masks.
 
     Raises:
-        EvaluationDataError: No sequence there, a file that is not what it should be, or fewer masks than frames.
+        EvaluationDataError: The folder has no sequence, a malformed file, or fewer masks than frames.
     """
     boxed = _boxed(folder)
     masked = (folder / "masks").is_dir() or any(folder.glob("*.truth.npz"))
@@ -77,16 +77,16 @@ def load_footage(folder: Path) -> list[Footage]:
 
 
 def divide(footage: Several[Footage], hold_out: Several[str], seed: int = 0) -> Division:
-    """Footage in two parts, by what was asked for.
+    """Divide footage in two parts.
 
     Args:
         footage: All of it, at least two.
         hold_out: `half` (every second sequence by name is held out), `other-half` (those that `half` fits to), one
             share above 0 and below 1 (drawn with the seed), or names of sequences.
-        seed: Of the draw.
+        seed: Seed of the draw.
 
     Raises:
-        InvalidSetting: A name that is not there, or a part without a sequence.
+        InvalidSetting: A name is unknown, or a part has no sequence.
     """
     ordered = sorted(footage, key=lambda each: each.name)
     names = _held_out_names([each.name for each in ordered], hold_out, seed)
@@ -128,7 +128,7 @@ def _share(text: str) -> float | None:
 
 
 def _words(sequence: Sequence) -> str:
-    """What a generated clip calls its first object."""
+    """Return the name of the first object of a generated clip."""
     truth = sequence.source.with_suffix(".truth.npz")
     if not truth.is_file():
         return ""
@@ -156,10 +156,10 @@ def _boxed(folder: Path) -> list[Footage]:
 
 
 def boxed_footage(path: Path, source: Path, name: str) -> Footage:
-    """Footage with the boxes of a file.
+    """Return footage with the boxes of a file.
 
     Raises:
-        EvaluationDataError: The file is not readable, or not boxes by frame.
+        EvaluationDataError: The file is not readable, or does not hold boxes by frame.
     """
     boxes = _read_boxes(path)
 

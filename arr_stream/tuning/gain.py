@@ -1,4 +1,4 @@
-"""Gain on held-out data, and whether it exceeds its noise."""
+"""Gain on held-out data, and its comparison with its noise."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 LEAST_HELD_OUT = 3
-"""With fewer sequences or questions the spread of their gains says nothing."""
+"""Least number of sequences or questions for a meaningful spread of their gains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Mean of paired differences, its standard error (None with fewer than two), their number and what they are of."""
+    """Mean of paired differences, its standard error (None with fewer than two), their number and their unit."""
 
     mean: float
     standard_error: float | None
@@ -29,7 +29,7 @@ class Gain:
 
     @property
     def reliable(self) -> bool:
-        """Whether there are at least `LEAST_HELD_OUT` pairs and the mean exceeds twice its standard error."""
+        """True if there are at least `LEAST_HELD_OUT` pairs and the mean exceeds twice its standard error."""
         return self.count >= LEAST_HELD_OUT and self.mean > 2 * (self.standard_error or 0)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The scorers' weights as numbers that can be fitted, each within what its setting allows."""
+"""The scorers' weights as numbers to fit, each within the range of its setting."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from arr_stream.config import ScoringSettings
 from arr_stream.errors import UnknownSetting
 
 DECIMALS = 3
-"""Fitted weights are rounded to so many places before they are tried out or written."""
+"""Decimals to which fitted weights are rounded before they are tested or written."""
 
 NAMES = tuple(ScoringSettings.model_fields)
 
 _LEAST = 0.05
-"""Where a setting must be above 0."""
+"""Least value of a setting that must be above 0."""
 
 
 def bounds(name: str) -> tuple[float, float]:
-    """Least and largest value of a weight, as its setting declares them."""
+    """Return least and largest value of a weight, as its setting declares them."""
     low, high = 0.0, 1.0
     for rule in ScoringSettings.model_fields[name].metadata:
         low = max(low, float(getattr(rule, "ge", low)))
@@ -31,10 +31,10 @@ def bounds(name: str) -> tuple[float, float]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Weights that may be fitted.
+    """Check that weights may be fitted.
 
     Raises:
-        UnknownSetting: A name that is none of `NAMES`.
+        UnknownSetting: A name is not in `NAMES`.
     """
     for name in names:
         if name not in NAMES:
@@ -46,14 +46,14 @@ class Parameters:
     """Some weights as one leaf tensor, the others fixed.
 
     Args:
-        start: Where fitting starts, and what it is pulled back to.
-        names: Which weights are fitted.
+        start: Weights to start from, and to which the penalty pulls.
+        names: Names of the weights to fit.
 
     Attributes:
         values: `[len(names)]` float32, requires a gradient.
 
     Raises:
-        UnknownSetting: A weight that does not exist.
+        UnknownSetting: A weight does not exist.
     """
 
     def __init__(self, start: ScoringSettings, names: Sequence[str] = NAMES) -> None:
@@ -65,28 +65,33 @@ class Parameters:
         self._origin = self.values.detach().clone()
 
     def weights(self) -> ScoringSettings:
-        """For the scorers: 0-d tensors where weights are fitted, so that gradients go through the scorers' own code."""
+        """Return the scorers' weights: 0-d tensors for fitted ones, so that gradients flow through the scorers' own
+        code.
+        """
         fitted = dict(zip(self.names, self.values.unbind(), strict=True))
         return ScoringSettings.model_construct(**{**self._start.model_dump(), **fitted})
 
     def settings(self) -> ScoringSettings:
-        """Plain numbers, rounded."""
+        """Return the weights as plain numbers, rounded."""
         fitted = {n: round(v, DECIMALS) for n, v in zip(self.names, self.values.detach().tolist(), strict=True)}
         return ScoringSettings.model_validate({**self._start.model_dump(), **fitted})
 
     def distance(self) -> Tensor:
-        """Mean squared distance from the start, as a share of each range; keeps what the data say nothing of."""
+        """Return the mean squared distance from the start, in units of each range.
+
+        As a penalty, it keeps weights that the data do not determine.
+        """
         low, high = self._bounds.unbind(dim=1)
         return (((self.values - self._origin) / (high - low)) ** 2).mean()
 
     def confine(self) -> None:
-        """After a step: back into the ranges."""
+        """Clamp the values to their ranges after a step."""
         with torch.no_grad():
             low, high = self._bounds.unbind(dim=1)
             self.values.copy_(self.values.clamp(low, high))
 
 
 def differences(before: ScoringSettings, after: ScoringSettings) -> Mapping[str, tuple[float, float]]:
-    """By name, the weights that are not the same."""
+    """Return the weights that differ, by name."""
     pairs = {name: (float(getattr(before, name)), float(getattr(after, name))) for name in NAMES}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,7 +1,7 @@
-"""Runs of the real pipeline, with what its choice was made from written down.
+"""Runs of the real pipeline that record the inputs of its choices.
 
-What a scorer sees depends on earlier choices (fixation), so a record is good for weights near those that it was made
-with; `tuner` therefore records again after every fit.
+The input of a scorer depends on earlier choices (fixation), so a record is valid for weights near those that it was
+made with; `tuner` therefore records again after every fit.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from arr_stream.tuning.footage import Footage
 from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
 
 Kind = Literal["nothing", "region", "words"]
-"""How the object is asked for: not at all, by the box of its first mask, or by its name."""
+"""Query for the object: none, the box of its first mask, or its name."""
 
 KINDS: tuple[Kind, ...] = ("nothing", "region", "words")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameTable:
-    """What the scorers saw on one frame, and what they should have found.
+    """Inputs of the scorers on one frame, and the cells that they should have found.
 
     Args:
         sample: Channels and relevance of all cells.
         answered: Highest relevance of any of them.
-        share: `[cells]`, share of the object's pixels that lies in each cell; sums to 1.
-        fine: Fine cells that were chosen; the budget left room for so many.
+        share: `[cells]`, share of the object's pixels in each cell; sums to 1.
+        fine: Number of fine cells that were chosen within the budget.
     """
 
     sample: Sample
@@ -53,16 +53,17 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One sequence, asked in one way, through the pipeline.
+    """Run of one sequence with one query through the pipeline.
 
     Args:
-        footage: What was seen.
-        kind: What was asked.
-        indices: `[F]` frames that count: the object is on them, and they are not the first.
-        coverage, context: `[F]` shares of the object in fine cells and of the frame in any, as `score_cells` has them.
+        footage: The sequence.
+        kind: Kind of query.
+        indices: `[F]` frames that count: the object is visible on them, and they are not the first.
+        coverage, context: `[F]` shares of the object in fine cells and of the frame in any, as `score_cells` returns
+        them.
         tokens: `[F]` cells chosen.
         cells_xyxy: For each of the frames, the fine cells chosen, `[n, 4]` in source pixels.
-        tables: For each of the frames, where they were asked for.
+        tables: Tables of the frames, if requested.
     """
 
     footage: Footage
@@ -76,7 +77,7 @@ class Run:
 
 
 class _RecordingPipeline(Pipeline):
-    """Keeps what the last choice was made from."""
+    """Pipeline that keeps the inputs of the last choice."""
 
     sample: Sample | None = None
 
@@ -98,13 +99,13 @@ def _recording(queries: Sequence[Query], settings: Settings, models: Models) -> 
 
 
 def look(rgb: ByteArray, queries: Sequence[Query], settings: Settings, models: Models) -> tuple[Sample, PatchSet]:
-    """What the scorers see on a picture, the first frame of a stream, and what is chosen.
+    """Return the scorers' inputs on a picture, as the first frame of a stream, and the chosen cells.
 
     Args:
         rgb: `[H, W, 3]`.
-        queries: What is looked for.
-        settings: As for any stream; `selection.budget` says how many tokens.
-        models: Of these settings.
+        queries: The queries.
+        settings: As for any stream; `selection.budget` is the token budget.
+        models: Models for these settings.
     """
     pipeline = _recording(queries, settings, models)
     patches = pipeline.step(Frame(0, 0.0, rgb))
@@ -113,10 +114,10 @@ def look(rgb: ByteArray, queries: Sequence[Query], settings: Settings, models: M
 
 
 def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:
-    """Ways to ask, each once.
+    """Return the kinds of query, each once.
 
     Raises:
-        InvalidSetting: A name that is none of `KINDS`.
+        InvalidSetting: A name is not in `KINDS`.
     """
     for name in names:
         if name not in KINDS:
@@ -125,7 +126,7 @@ def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:
 
 
 def kinds_of(footage: Footage, kinds: Sequence[Kind]) -> tuple[Kind, ...]:
-    """Those of the ways to ask that this footage knows."""
+    """Return the kinds of query that this footage supports."""
     return tuple(kind for kind in kinds if kind != "words" or footage.words)
 
 
@@ -133,13 +134,13 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     """Send a sequence through the pipeline, every keyframe in step.
 
     Args:
-        footage: What is seen.
-        kind: What is asked.
-        settings: As for any stream; `selection.budget` says how many tokens.
-        tables: Write down what the scorers saw.
+        footage: The sequence.
+        kind: Kind of query.
+        settings: As for any stream; `selection.budget` is the token budget.
+        tables: Record the scorers' inputs.
 
     Raises:
-        EvaluationDataError: Masks that do not fit the frames, or an object that is not there to be asked for.
+        EvaluationDataError: The masks do not fit the frames, or the object for the query is not visible.
     """
     frames, masks = read_paired(footage.sequence)
     check_visible(footage.sequence, masks, boxed=kind == "region")

@@ -1,4 +1,4 @@
-"""What tuning found, as tables, as a preset and as a picture."""
+"""Results of tuning, as tables, as a preset and as a picture."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ASKED: dict[Kind, str] = {"nothing": "nothing", "region": "first box", "words":
 
 
 def tables(report: TuneReport) -> tuple[ResultTable, ...]:
-    """Coverage by sequence, weights, and the rounds that led to them."""
+    """Return tables of coverage by sequence, of weights, and of the rounds that led to them."""
     return _coverage(report), _weights(report), _rounds(report)
 
 
@@ -68,7 +68,7 @@ def _row(part: str, kind: Kind, name: str, before: Sequence[Run], after: Sequenc
 
 
 def answer_tables(report: TunedAnswers) -> tuple[ResultTable, ...]:
-    """Right answers to held-out questions by kind, and weights."""
+    """Return tables of right answers to held-out questions by kind, and of weights."""
     kinds = list(dict.fromkeys(each.kind for each in report.before))
     rows: list[tuple[Value, ...]] = []
     for kind in (None, *(kinds if len(kinds) > 1 else ())):
@@ -118,17 +118,17 @@ def _rounds(report: TuneReport) -> ResultTable:
 
 
 def preset(report: TuneReport, origin: str) -> str:
-    """A TOML preset with the weights that are not the defaults; its header says where they come from.
+    """Return a TOML preset with the weights that are not the defaults; its header names their origin.
 
     Args:
-        report: What was found.
+        report: Result of tuning.
         origin: Name of the data.
     """
     return _preset(_header(report, origin), report.weights)
 
 
 def answer_preset(report: TunedAnswers, origin: str) -> str:
-    """As `preset`."""
+    """Return a TOML preset as `preset` does."""
     before, after = (np.mean([each.right for each in outcomes]) for outcomes in (report.before, report.after))
     header = [
         f"# Weights that `arr-stream tune` fitted to {report.model}'s answers about {' '.join(origin.split())}.",
@@ -159,7 +159,7 @@ def _header(report: TuneReport, origin: str) -> Iterator[str]:
 
 
 def _folded(start: str, names: Sequence[str], width: int = 118) -> list[str]:
-    """A list in comment lines; names cannot break out of the comment."""
+    """Return a list as comment lines; names cannot break out of the comment."""
     text = ", ".join(" ".join(name.split()) for name in names)
     return textwrap.wrap(f"{start}{text}.", width, subsequent_indent="#   ", break_on_hyphens=False)
 
@@ -176,7 +176,7 @@ def gains(report: TuneReport) -> str:
 
 
 def _held_out(report: TuneReport) -> Iterator[tuple[str, float, float]]:
-    """Yield how the object was asked for and the mean coverage before and after, for each way that was tried."""
+    """Yield the kind of query and the mean coverage before and after, for each kind that was tried."""
     for kind in KINDS:
         before, after = (report.mean(runs, held_out=True, kind=kind) for runs in (report.before, report.after))
         if before == before:
@@ -184,7 +184,7 @@ def _held_out(report: TuneReport) -> Iterator[tuple[str, float, float]]:
 
 
 def shown(report: TuneReport, most: int) -> list[tuple[Run, Run]]:
-    """Runs worth a picture: held-out sequences, spread over their list, each asked for in the first way there is."""
+    """Return runs to draw: held-out sequences, spread over their list, each with its first kind of query."""
     names = {footage.name for footage in report.division.held_out}
     first = next(kind for kind in KINDS if any(each.kind == kind for each in report.before))
     pairs = [
@@ -197,11 +197,11 @@ def shown(report: TuneReport, most: int) -> list[tuple[Run, Run]]:
 
 
 def draw_before_and_after(report: TuneReport, path: Path) -> None:
-    """A row a held-out sequence, its middle frame without and with the tuned weights.
+    """Draw a row a held-out sequence: its middle frame without and with the tuned weights.
 
     Args:
-        report: What tuning found.
-        path: PNG, or what its ending says.
+        report: Result of tuning.
+        path: Picture file; its ending gives the format.
     """
     import matplotlib
 
@@ -239,7 +239,7 @@ def draw_before_and_after(report: TuneReport, path: Path) -> None:
 
 
 def _picture(run: Run, place: int) -> ByteArray:
-    """One frame with its fine cells bright and the rest dim."""
+    """Return one frame with its fine cells bright and the rest dim."""
     index = run.indices[place]
     frame = run.footage.sequence.frames()[index]
     mask = run.footage.sequence.masks()[index]
@@ -247,7 +247,7 @@ def _picture(run: Run, place: int) -> ByteArray:
 
 
 def highlight(rgb: ByteArray, cells_xyxy: FloatArray, mask: BoolArray) -> ByteArray:
-    """`[h, w, 3]` of some 640 px width: chosen cells in full colour with thin borders, the mask's outline on top."""
+    """Return `[h, w, 3]` about 640 px wide: chosen cells in full colour, thin borders, the mask's outline on top."""
     height, width = rgb.shape[:2]
     scale = _WIDTH_PX / width
     size_wh = (_WIDTH_PX, max(1, round(height * scale)))

@@ -1,9 +1,9 @@
-"""The scorers' weights fitted to a model's answers: what a choice is worth is how likely it makes the right one.
+"""Fit of the scorers' weights to a model's answers: a choice is worth the likelihood of the right answer.
 
-The model is given every cell of a picture. The logarithm of each cell's share in a soft choice is added to the
+The model receives every cell of a picture. The logarithm of each cell's share in a soft choice is added to the
 attention to it, as mode `weight` does with relevance, so that the gradient of the answer's likelihood reaches the
-scorers' weights. What the weights are worth is told from right answers to questions that were held out, asked as `eval
-questions` asks them: with the chosen cells alone.
+scorers' weights. The weights are evaluated by right answers to held-out questions, asked as `eval questions` asks them:
+with the chosen cells only.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions, token_p
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
 _HELD_OUT = 0.5
-"""Share of the pictures that nothing is fitted to."""
+"""Share of the pictures that are held out."""
 _UNSEEN = -1e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskedPicture:
-    """A picture, a question and its answer, ready to be read by the model.
+    """Picture, question and answer, prepared for the model.
 
     Args:
-        sample: What the scorers saw.
+        sample: Inputs of the scorers.
         answered: Highest relevance of any cell.
         fine: Fine cells that the budget is spent on.
         embeddings: `[N, D]` of everything up to the answer's last token.
         positions: `[3, N]`.
-        cells: `[N]` bool, which tokens are cells.
+        cells: `[N]` bool, True for tokens of cells.
         deepstack: `[cells, D]` each.
         answer: Tokens of the answer and the one that ends it.
     """
@@ -69,11 +69,11 @@ class AskedPicture:
 
 
 class Reader:
-    """How likely a model finds right answers, for any share in which each cell is seen.
+    """Model that scores the likelihood of right answers, for any shares of the cells.
 
     Args:
         loaded: The model.
-        instruction: As `vlm.instruction`.
+        instruction: Same as `vlm.instruction`.
     """
 
     def __init__(self, loaded: LoadedModel, instruction: str = "") -> None:
@@ -84,7 +84,7 @@ class Reader:
         self.objective: Objective[AskedPicture] = Objective(self._soft, self._hard)
 
     def prepared(self, asked: Question, picture: ByteArray, settings: Settings, models: Models) -> AskedPicture:
-        """What is known of one question before any weight is tried."""
+        """Return the data of one question that do not depend on the weights."""
         sample, patches = look(picture, asked.queries, settings, models)
         grid = patches.grid
         cells = Cells.whole((grid.rows, grid.columns))
@@ -134,7 +134,7 @@ class Reader:
         return float(np.mean(means))
 
     def log_likelihood(self, one: AskedPicture, bias_of_cells: Tensor) -> Tensor:
-        """Mean over the answer's tokens of the logarithm of their probability."""
+        """Return the mean over the answer's tokens of the logarithm of their probability."""
         bias = torch.zeros(len(one.embeddings)).masked_scatter(one.cells, bias_of_cells)
         cache = self._adapter.new_cache()
         hidden = self._adapter.extend(cache, one.embeddings, one.positions, one.cells, one.deepstack, bias)
@@ -148,12 +148,12 @@ class TunedAnswers:
 
     Args:
         model: Its name.
-        start, weights: Before and after; equal where nothing did better on the validation questions.
-        fit: How they came about.
-        budget: Tokens, as the settings say it.
+        start, weights: Before and after; equal if no weights did better on the validation questions.
+        fit: The fit that made them.
+        budget: Tokens, as in the settings.
         fitted: Questions that were fitted to.
         before, after: Outcomes of the held-out questions.
-        whole: The same with all cells.
+        whole: Outcomes of the same questions with all cells.
     """
 
     model: str
@@ -178,18 +178,18 @@ def tune_through_model(
     options: TuneOptions,
     progress: Progress = lambda what, done, of: None,
 ) -> TunedAnswers:
-    """Fit the scorers' weights to answers about one part of some pictures, and ask about the other.
+    """Fit the scorers' weights to answers about one part of some pictures, and test them on the other.
 
     Args:
-        questions: About pictures; those about videos are left out.
-        settings: `vlm` says which model; the weights to start from, and everything else.
+        questions: Questions about pictures; those about videos are left out.
+        settings: `vlm` names the model; the weights to start from, and everything else.
         options: `names`, `fit` (whose seed is also that of the division) and `in_time` are used.
-        progress: Told of every question and every look.
+        progress: Called after every question and every validation.
 
     Raises:
-        EvaluationDataError: Too few questions, or a picture that cannot be read.
-        InvalidSetting: A server instead of a model of our own, or a budget that leaves nothing to choose.
-        UnknownSetting: A weight that does not exist.
+        EvaluationDataError: There are too few questions, or a picture cannot be read.
+        InvalidSetting: A server instead of a local model, or a budget that leaves nothing to choose.
+        UnknownSetting: A weight does not exist.
     """
     check_names(options.names)
     if settings.vlm.endpoint:
@@ -233,7 +233,7 @@ def tune_through_model(
 
 
 def _divided(questions: Sequence[Question], options: TuneOptions) -> tuple[list[Question], list[Question]]:
-    """By picture: nothing of one that was fitted to is asked about in the end."""
+    """Divide questions by picture: no picture is both fitted to and held out."""
     sources = list(dict.fromkeys(each.source for each in questions))
     drawn = np.random.default_rng(options.fit.seed).permutation(len(sources))[: round(_HELD_OUT * len(sources))]
     kept = {sources[index] for index in drawn.tolist()}

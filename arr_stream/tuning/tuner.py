@@ -1,4 +1,4 @@
-"""The whole of tuning: record, fit, record again, and only at the end look at what was held out."""
+"""Whole tuning: record, fit, record again, and evaluate the held-out footage only at the end."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from arr_stream.tuning.parameters import NAMES, check_names
 from arr_stream.tuning.recording import KINDS, Kind, Run, kinds_of, run
 
 VALIDATION_PART = 4
-"""One in so many of the frames of each fitted sequence (the last ones), or of the questions, says when to stop."""
+"""Divisor of the validation part: one in so many of each fitted sequence's (last) frames, or of the questions."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much."""
+"""Callback for progress: description, amount done, total amount."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """What is fitted to what.
+    """Options of tuning.
 
     Args:
-        kinds: Ways to ask for the object; each counts alike.
-        hold_out: As `divide` takes it.
+        kinds: Kinds of query for the object, with equal weight.
+        hold_out: As in `divide`.
         rounds: Most times that weights are fitted and the pipeline is run with them.
-        names: Weights that may move.
-        fit: How one fit is made; its seed is also that of the division.
-        in_time: Asked between steps; False ends the fitting with the best so far.
+        names: Names of the weights to fit.
+        fit: Options of one fit; its seed is also that of the division.
+        in_time: Called between steps; False ends the fitting with the best weights so far.
     """
 
     kinds: tuple[Kind, ...] = ("nothing", "region")
@@ -45,7 +45,7 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One fit, and what the pipeline then did.
+    """One fit, and the coverage of the pipeline with it.
 
     Args:
         fit: The fit.
@@ -61,13 +61,13 @@ class TuneReport:
     """Weights before and after, and true runs with both.
 
     Args:
-        division: Which sequences were fitted to.
-        start, weights: Before and after; equal where nothing did better on the validation frames.
+        division: Fitted and held-out sequences.
+        start, weights: Before and after; equal if no weights did better on the validation frames.
         validation: True coverage on the validation frames before.
         rounds: Every round, in order.
         before, after: Runs over all sequences in the same order, without tables.
-        budget: Tokens, as the settings say it.
-        seed: Of all draws.
+        budget: Tokens, as in the settings.
+        seed: Seed of all draws.
     """
 
     division: Division
@@ -81,14 +81,14 @@ class TuneReport:
     seed: int
 
     def mean(self, runs: Sequence[Run], *, held_out: bool, kind: Kind) -> float:
-        """Mean coverage over the sequences of one part, asked in one way; not a number where there are none."""
+        """Return the mean coverage over the sequences of one part, for one kind of query; NaN without any."""
         names = {footage.name for footage in (self.division.held_out if held_out else self.division.fitted)}
         found = [float(each.coverage.mean()) for each in runs if each.footage.name in names and each.kind == kind]
         return float(np.mean(found)) if found else float("nan")
 
     @property
     def gain(self) -> Gain:
-        """Gain in coverage on held-out sequences; the ways to ask are averaged within a sequence."""
+        """Gain in coverage on held-out sequences, averaged over kinds of query within a sequence."""
         held_out = {footage.name: list[float]() for footage in self.division.held_out}
         for before, after in zip(self.before, self.after, strict=True):
             if before.footage.name in held_out:
@@ -102,19 +102,19 @@ def tune(
     options: TuneOptions | None = None,
     progress: Progress = lambda what, done, of: None,
 ) -> TuneReport:
-    """Fit the scorers' weights to one part of some footage and try them on the other.
+    """Fit the scorers' weights to one part of some footage and test them on the other.
 
     Args:
         footage: At least two sequences.
         settings: Everything else, and the weights to start from.
-        options: What is fitted to what.
-        progress: Told of every run and every look.
+        options: Options of tuning.
+        progress: Called after every run and every validation.
 
     Raises:
         EvaluationDataError: Footage that does not fit, or is too short.
         InvalidSetting: A division that leaves a part empty, a budget that leaves nothing to choose, or another
             strategy than `topk`.
-        UnknownSetting: A weight that does not exist.
+        UnknownSetting: A weight does not exist.
     """
     chosen = options or TuneOptions()
     check_names(chosen.names)
@@ -178,9 +178,9 @@ def _run_all(
 
 
 def _check_truths(division: Division, kinds: Sequence[Kind]) -> None:
-    """Check that every sequence shows its object often enough, before hours go into the first of them.
+    """Check that every sequence shows its object often enough, before a fit of hours starts.
 
-    Of held-out sequences nothing else is looked at here.
+    Held-out sequences are examined here for this only.
     """
     for each in (*division.fitted, *division.held_out):
         seen = [bool(mask.any()) for mask in each.sequence.masks()]
@@ -208,7 +208,7 @@ def _check(runs: Sequence[Run]) -> None:
 
 
 def check_strategy(settings: Settings) -> None:
-    """Check that weights can be fitted to what is chosen.
+    """Check that weights can be fitted with the strategy.
 
     Raises:
         InvalidSetting: Another strategy than `topk`.
@@ -221,12 +221,12 @@ def check_strategy(settings: Settings) -> None:
 
 
 def fitted_frames(count: int) -> int:
-    """Return how many of a sequence's frames are fitted to."""
+    """Return the number of a sequence's frames to fit to."""
     return count - max(1, count // VALIDATION_PART)
 
 
 def _validation_coverage(runs: Sequence[Run]) -> float:
-    """What real runs covered on the validation frames; sequences and ways to ask count alike."""
+    """Return the coverage of real runs on the validation frames; sequences and kinds of query have equal weight."""
     return float(np.mean([each.coverage[fitted_frames(len(each.indices)) :].mean() for each in runs]))
 
 
