@@ -1,4 +1,4 @@
-"""The annotated video: what was chosen and answered, drawn on the frames at their own times, with the sound."""
+"""Annotated video: the chosen cells and the answers, drawn on the frames at their own times, with the sound."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _REGION_SHOWN_SECONDS = 1.5
 
 
 class Annotator:
-    """Draws what was chosen and answered; knows from frame to frame what the strip and the caption need.
+    """Painter of chosen cells and answers; keeps the state of the strip and the caption from frame to frame.
 
     Args:
-        view: What to show, see `arr_stream.draw.views`; may be changed at any time.
-        dim: Brightness of what was not chosen, in [0, 1].
-        asked: What was asked for, for the strip.
-        region_xyxy: A query's region in source pixels, shown for a moment from `region_at_seconds` on.
+        view: View to show, see `arr_stream.draw.views`; may be changed at any time.
+        dim: Brightness of cells that were not chosen, in [0, 1].
+        asked: The queries, for the strip.
+        region_xyxy: A query's region in source pixels, shown briefly from `region_at_seconds`.
 
     Raises:
         InvalidSetting: There is no such view.
@@ -60,24 +60,24 @@ class Annotator:
         region_xyxy: tuple[float, float, float, float] | None = None,
         region_at_seconds: float = 0.0,
     ) -> None:
-        """Something else is asked for from now on."""
+        """Replace the queries."""
         self._strip = Strip(asked)
         self._region, self._region_at = region_xyxy, region_at_seconds
 
     def take(self, patches: PatchSet) -> None:
-        """Note the answers that came with a frame; once for each, before it is drawn."""
+        """Note the answers that came with a frame; call once a frame, before it is drawn."""
         self.caption.take(patches)
 
     def picture(self, frame: Frame, patches: PatchSet, size_wh: tuple[int, int] | None = None) -> ByteArray:
-        """Draw the view of a frame, `[H, W, 3]` uint8, with marks for what an answer rested on.
+        """Draw the view of a frame, `[H, W, 3]` uint8, with marks for the cells of an answer.
 
         Args:
-            frame, patches: What is drawn.
+            frame, patches: The frame and its patch set.
             size_wh: Size of the picture in pixels; the frame's own if not given.
         """
         size_wh = size_wh or frame.size_wh
         if self.view == "patches":
-            # Drawn at its own size, so that outlines stay fine.
+            # Drawn at the output size, so that outlines stay fine.
             picture = draw_patches(resized(frame.rgb, size_wh), patches, self._dim)
         else:
             picture = resized(render(self.view, frame, patches), size_wh)
@@ -96,19 +96,19 @@ class Annotator:
 
 
 class AnnotatedVideo:
-    """Writes an MP4 (H.264, yuv420p) that browsers play.
+    """Writer of an MP4 (H.264, yuv420p) that browsers play.
 
     Frames keep their own times, so that uneven ones stay uneven. The file grows under a partial name and gets its own
-    name when it is closed; after an error what was written so far is kept.
+    name when it is closed; after an error the frames written so far are kept.
 
     Args:
-        path: Where to; ends in .mp4, .m4v or .mov.
+        path: Output file; ends in .mp4, .m4v or .mov.
         size_wh: Size of the first frame in pixels; frames of another size are fitted into it.
-        source: Where the frames come from, for sound, frame rate and pixel shape.
-        settings: Quality, and how dark the rest is.
-        force: Replace a file that exists.
+        source: Source of the frames, for sound, frame rate and pixel shape.
+        settings: Quality, and the brightness of the rest.
+        force: Replace an existing file.
         audio: Keep the source's sound.
-        start_seconds, end_seconds: The range of the source that was asked for; `start_seconds` is 0.0 in the output.
+        start_seconds, end_seconds: The requested range of the source; `start_seconds` is 0.0 in the output.
         view, asked, region_xyxy, region_at_seconds: See `Annotator`.
 
     Attributes:
@@ -156,7 +156,7 @@ class AnnotatedVideo:
         self._reading_seconds = 0.0
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Draw one frame and encode it; after an `OutputError` what was written before stays."""
+        """Draw one frame and encode it; after an `OutputError` the earlier frames are kept."""
         if self._closed:
             raise ValueError(f"{self.path}: closed, and given another frame")
         picture = self.draw(frame, patches)
@@ -172,7 +172,7 @@ class AnnotatedVideo:
                 self._audio.advance(writer.last_seconds, frame)
 
     def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
-        """The annotated picture, `[H, W, 3]` uint8 of the video's size; `frame` stays as it is."""
+        """Return the annotated picture, `[H, W, 3]` uint8 of the video's size, without changing `frame`."""
         self._annotator.take(patches)
         picture = self._annotator.picture(frame, patches)
         if frame.size_wh != self._size_wh:
@@ -181,7 +181,7 @@ class AnnotatedVideo:
         return picture
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Finish the file and give it its name; raises no `OutputError` after `failed`, when the cause is known."""
+        """Finish the file and rename it; raises no `OutputError` after `failed`, since the caller knows the cause."""
         if self._closed:
             return
         self._closed = True
@@ -206,7 +206,7 @@ class AnnotatedVideo:
             settings=self._settings,
             frame_seconds=1.0 / (self._source.average_fps or _USUAL_FPS),
             pixel_aspect=self._source.pixel_aspect or 1.0,
-            # Frames are worked on beside: on two cores more threads take from them more than they give.
+            # Frames are processed at the same time: on two cores, more encoder threads would slow that down.
             threads=1 if usable_cores() <= 2 else 0,
         )
         if self._with_audio and self._source.path is not None:
@@ -215,7 +215,7 @@ class AnnotatedVideo:
         return self._writer
 
     def _note_pause(self, writer: Mp4Writer, last_seconds: float, end_seconds: float, pause_seconds: float) -> None:
-        """The clock of the source jumped farther than a video can show; sound would not fit the pictures after it."""
+        """Add a notice that the source's clock jumped farther than a video can show; later sound would not fit."""
         self.notices.append(
             f"a pause of {pause_seconds / 3600:.1f} hours after {last_seconds:.1f} s lasts {LONGEST_SECONDS // 3600} in"
             " the video: MP4 holds no longer one"
@@ -234,7 +234,7 @@ class AnnotatedVideo:
                 with writer.encoding():
                     audio.finish(last_seconds=writer.last_seconds, end_seconds=end, whole=whole)
             if whole and self._to_read is not None:
-                # An answer to the whole video comes with its last picture: it stays until it can have been read.
+                # An answer to the whole video comes with its last picture, which stays until a user can have read it.
                 # Twice, since a file's last picture lasts as long as the one before it.
                 frame_seconds = writer.end_seconds - writer.last_seconds
                 writer.write(self._to_read, writer.last_seconds + max(0.0, self._reading_seconds - 2 * frame_seconds))

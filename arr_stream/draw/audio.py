@@ -1,8 +1,8 @@
-"""The source's own sound beside the annotated pictures: copied where browsers can play it, else encoded as AAC.
+"""The source's sound in the annotated video: copied if browsers can play it, else encoded as AAC.
 
-Sound follows the clock of the pictures. Where the clock of a file starts anew (joined recordings), frames say by how
-much their times are later than those of the file, and the sound of that part is moved by the same amount; gaps are
-filled with silence and overlaps left out.
+Sound follows the clock of the pictures. If a file's clock restarts (joined recordings), frames give the shift of their
+times against those of the file, and the sound of that part is moved by the same amount; gaps are filled with silence
+and overlaps left out.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from arr_stream.sources.media import JOINABLE, moving_pictures, next_of, open_me
 from arr_stream.types import Frame
 
 COPIED = frozenset({"aac", "mp3", "opus", "flac"})
-"""What MP4 holds and browsers play. AC-3, Vorbis and the rest are encoded anew."""
+"""Codecs that MP4 holds and browsers play. AC-3, Vorbis and the rest are re-encoded."""
 
 Sound: TypeAlias = "Packet[Any]"
 
 
 class Piece(NamedTuple):
-    """A packet and the part of the file that it belongs to, see `_Parts`."""
+    """Packet and its part of the file, see `_Parts`."""
 
     packet: Sound
     part: int
@@ -45,24 +45,24 @@ _AAC_FRAME_SAMPLES = 1024
 _AAC_BITS_PER_CHANNEL = 96_000
 _LOOKAHEAD_PACKETS = 256
 _TOUCHES_SECONDS = 0.001
-"""A packet that ends where the output begins primes the decoder, and is kept."""
+"""Tolerance for a packet that ends where the output begins: it primes the decoder, and is kept."""
 _LONGEST_SILENCE_SECONDS = 10.0
-"""Longer gaps are left to the container, instead of being encoded."""
+"""Longest gap that is encoded as silence; the container holds longer ones."""
 _CONTINUES_SECONDS = 0.5
-"""Sound that begins so close to the end of what came before may continue it."""
+"""Longest gap after which sound may still continue the sound before."""
 _RESAMPLING = {"async": "1", "min_hard_comp": "0.01"}
-"""Fill gaps and trim overlaps from 10 ms on, without a change of speed."""
+"""Options that fill gaps and trim overlaps from 10 ms on, without a change of speed."""
 
 
 class SourceAudio:
-    """Brings the first audio stream of a source into an output, a little at a time, so that memory stays small.
+    """Copier of a source's first audio stream into an output, a little at a time, so that memory stays small.
 
-    Must be made before the output gets its first packet. Whatever is wrong with the sound ends the sound alone.
+    Must be made before the output gets its first packet. An error in the sound ends only the sound.
 
     Args:
         output: An open container.
         path: The source.
-        origin_seconds: Time in the source's container that is 0.0 in the output, where its clock never started anew.
+        origin_seconds: Time in the source's container that is 0.0 in the output, if its clock never restarted.
 
     Attributes:
         notices: One line for every reason why sound is missing.
@@ -96,24 +96,24 @@ class SourceAudio:
         if context is None:
             raise ValueError("FFmpeg has no decoder for it")
         if self._origin > 1.0 and container.format.name not in JOINABLE:
-            # Not every format can; packets before the origin are then read and passed over.
+            # Not every format can seek; packets before the origin are then read and skipped.
             with contextlib.suppress(av.error.FFmpegError, OSError):
                 container.seek(int((self._origin - 0.5) * av.time_base))
         self._track = (_Copied if _can_copy(stream) else _Encoded)(self._output, stream)
         self._pieces = self._demuxed([stream, *moving_pictures(container)[:1]])
 
     def advance(self, until_seconds: float, frame: Frame) -> None:
-        """Bring over what begins before `until_seconds` of the output, where `frame` begins."""
+        """Copy the sound that begins before `until_seconds` of the output, where `frame` begins."""
         self._parts.learn(frame.clock_part, frame.clock_shift_seconds)
         with self._ending_alone(until_seconds):
             self._advance(until_seconds)
 
     def finish(self, *, last_seconds: float, end_seconds: float, whole: bool) -> None:
-        """Bring over the rest: to the end of the pictures, or of the sound where the pictures were shown to their end.
+        """Copy the rest: to the end of the pictures, or of the sound if the pictures were shown to their end.
 
         Args:
-            last_seconds, end_seconds: When the last picture begins and ends, in the output.
-            whole: The run was not cut short by an error.
+            last_seconds, end_seconds: Start and end of the last picture in the output.
+            whole: No error cut the run short.
         """
         with self._ending_alone(end_seconds):
             self._advance(end_seconds)
@@ -132,7 +132,7 @@ class SourceAudio:
 
     @contextlib.contextmanager
     def _ending_alone(self, at_seconds: float) -> Iterator[None]:
-        """Drop the sound where FFmpeg refuses it; a disk that refuses to be written to concerns the pictures too."""
+        """Drop the sound if FFmpeg refuses it; raise disk errors, which affect the pictures too."""
         try:
             yield
         except OSError:
@@ -154,9 +154,9 @@ class SourceAudio:
             self._bring(piece)
 
     def _bring_tail(self, last_seconds: float) -> None:
-        """Sound goes on after the last picture shown: keep it, unless pictures that were not asked for do too."""
+        """Copy the sound after the last picture shown, unless pictures outside the requested range follow too."""
         pieces = itertools.chain([self._held] if self._held else [], self._pieces)
-        # Interleaved files bring a picture within seconds of sound; past that there are no more.
+        # Interleaved files bring a picture within seconds of sound; past that no more follow.
         for ahead in (list(itertools.islice(pieces, _LOOKAHEAD_PACKETS)), pieces):
             for piece in ahead:
                 if self._video_seen > last_seconds + 0.001:
@@ -186,7 +186,7 @@ class SourceAudio:
         assert self._track is not None
         begins = self._parts.begins(piece)
         ends = begins + _seconds(piece.packet.duration, piece.packet)
-        # What ends before the output begins, or lies in a part without pictures, is left out.
+        # Leave out sound that ends before the output begins, or is in a part without pictures.
         if not -_TOUCHES_SECONDS < ends < math.inf:
             return
         self._ended = ends
@@ -196,9 +196,9 @@ class SourceAudio:
 
 
 class _Parts:
-    """The parts of a file in each of which its clock runs on, and how much later they are in the output.
+    """Parts of a file with a continuous clock, and their shifts in the output.
 
-    Sound belongs to the part in which it lies in the file. A part begins with a picture or with sound whose decoding
+    Sound belongs to the part at its position in the file. A part begins with a picture or with sound whose decoding
     time is before the one that came before it; its shift is known once one of its pictures was shown.
     """
 
@@ -210,11 +210,11 @@ class _Parts:
         self._starts: list[int] = []
 
     def learn(self, part: int, shift_seconds: float) -> None:
-        """A picture of a part is shown, so much later than the file says."""
+        """Set the shift of a part from one of its pictures, later by `shift_seconds` than in the file."""
         self._shifts[part] = shift_seconds
 
     def part_of(self, packet: Sound) -> int:
-        """The part of a packet; to be asked of every packet, in the order of the file."""
+        """Return the part of a packet; must be called for every packet, in the order of the file."""
         kind = packet.stream.type
         seconds = _seconds(packet.pts if packet.dts is None else packet.dts, packet)
         back = seconds < self._last.get(kind, -math.inf) - _TOUCHES_SECONDS
@@ -224,15 +224,15 @@ class _Parts:
                 self._newest["video"] += 1
                 self._starts.append(packet.pos if packet.pos is not None else -1)
         else:
-            # Demuxers hold sound back: what lies before the first picture of a part may come after it.
+            # Demuxers delay sound: packets from before the first picture of a part may come after it.
             by_place = sum(packet.pos is None or start <= packet.pos for start in self._starts)
             self._newest["audio"] = max(self._newest["audio"] + (back and by_place <= self._newest["audio"]), by_place)
         return self._newest[kind]
 
     def join(self, piece: Piece, ended_seconds: float, until_seconds: float) -> bool:
-        """Take a part to have the newest shift, where pictures went on without another; return whether it does.
+        """Give a part the newest shift if pictures continued without another; return True if so.
 
-        Decoding times may go back where presentation times do not.
+        Decoding times may go back although presentation times do not.
         """
         newest = max(self._shifts, default=None)
         if newest is None or piece.part <= newest:
@@ -244,7 +244,7 @@ class _Parts:
         return True
 
     def begins(self, piece: Piece) -> float:
-        """When a packet begins in the output: -inf in a part before the first that is shown, inf if not known yet."""
+        """Return a packet's start in the output: -inf in a part before the first that is shown, inf if unknown yet."""
         if piece.part not in self._shifts:
             return math.inf if piece.part > max(self._shifts, default=-1) else -math.inf
         return self._shifted(piece.packet, piece.part)
@@ -254,7 +254,7 @@ class _Parts:
 
 
 class _Copied:
-    """Packets as they are, at other times."""
+    """Copied packets with shifted times."""
 
     def __init__(self, output: OutputContainer, stream: AudioStream) -> None:
         self._output = output
@@ -262,7 +262,7 @@ class _Copied:
         self._last: int | None = None
 
     def bring(self, packet: Sound, begins_seconds: float) -> str | None:
-        """Write a packet that begins then; one that overlaps what was written is left out."""
+        """Write a packet that starts at `begins_seconds`; leave it out if it overlaps the sound before."""
         pts = round(begins_seconds / packet.time_base)
         own = packet.dts if packet.pts is None else packet.pts
         dts = pts if packet.dts is None or own is None else pts + packet.dts - own
@@ -274,11 +274,11 @@ class _Copied:
         return None
 
     def flush(self) -> None:
-        """Nothing is held."""
+        """Do nothing, since no packets are buffered."""
 
 
 class _Encoded:
-    """Decoded and encoded as AAC, at other times."""
+    """Packets re-encoded as AAC with shifted times."""
 
     def __init__(self, output: OutputContainer, stream: AudioStream) -> None:
         self._rate = stream.sample_rate if stream.sample_rate in _AAC_RATES else 48_000
@@ -294,7 +294,7 @@ class _Encoded:
         self._next = -(1 << 62)
 
     def bring(self, packet: Sound, begins_seconds: float) -> str | None:
-        """Encode a packet that begins then."""
+        """Encode a packet that starts at `begins_seconds`."""
         try:
             frames = packet.decode()
         except (av.error.FFmpegError, OSError) as exc:
@@ -342,7 +342,7 @@ class _Encoded:
 def _can_copy(stream: AudioStream) -> bool:
     name = stream.codec_context.codec.canonical_name
     if name == "mp3" and stream.sample_rate < 16_000:
-        return False  # refused by the container
+        return False  # The container refuses it.
     # Transport streams carry AAC with a header on every packet instead of one in front; MP4 has no place for those.
     return name in COPIED and (name != "aac" or bool(stream.codec_context.extradata))
 

@@ -1,4 +1,4 @@
-"""The latest answer as a caption above the strip, and outlines around what it rested on."""
+"""Caption with the latest answer above the strip, and outlines around the cells that it used."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from arr_stream.plain_text import redact_url
 from arr_stream.types import ByteArray
 
 MARKS_SECONDS = 1.2
-"""How long the outlines are seen; for the last second they fade."""
+"""Duration of the outlines; they fade during the last second."""
 
 _MOST_LINES = 3
 _SIGNS_A_SECOND = 15.0
-"""A usual reading speed for subtitles."""
+"""Usual reading speed for subtitles, in characters a second."""
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 3.0, 10.0
 _FADE_SECONDS = 0.3
 _MOST_SIGNS = 4000
 _MOST_HEIGHT = 0.4
-"""Part of the picture's height that a caption may cover."""
+"""Largest share of the picture's height for a caption."""
 _MOST_EMS = 44
-"""Longer lines are hard to read."""
+"""Longest line in ems; longer lines are hard to read."""
 _GROUND: Colour = (13, 15, 19)
 _GROUND_OPACITY = 0.84
 _SUBDUED: Colour = (172, 146, 148)
@@ -42,9 +42,9 @@ class _Line:
 
 
 class Caption:
-    """Shows each answer for as long as it takes to read, or until the next one.
+    """Caption that shows each answer for as long as it takes to read, or until the next one.
 
-    What is drawn of an answer is made when it is first shown, and only laid on the picture from then on.
+    The text is rendered when an answer is first shown, and blended into the picture from then on.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Caption:
             self._answer = self._plate = self._marks = None
 
     def draw_marks(self, picture: ByteArray, patches: PatchSet) -> None:
-        """Outline what the answer rested on, in place; the picture shows the whole frame and may be of any size."""
+        """Outline the cells that the answer used, in place; the picture is the whole frame, of any size."""
         opacity = min(1.0, MARKS_SECONDS - self._age(patches))
         if self._answer is None or opacity <= 0 or not len(self._answer.cells):
             return
@@ -76,7 +76,7 @@ class Caption:
             self._marks.draw(picture, opacity)
 
     def draw(self, picture: ByteArray, patches: PatchSet) -> None:
-        """Write question and answer above the strip, in place; not at all where the picture is too small."""
+        """Write question and answer above the strip, in place; does nothing if the picture is too small."""
         if self._answer is None:
             return
         size_wh = picture.shape[1], picture.shape[0]
@@ -87,7 +87,7 @@ class Caption:
             self._plate.draw(picture, min(1.0, left / _FADE_SECONDS))
 
     def fresh_seconds(self, patches: PatchSet) -> float:
-        """How long the answer that came with this frame takes to read; 0 where there is none, or no room for it."""
+        """Return the reading time of the answer that came with this frame; 0 without an answer or without room."""
         if self._answer is None or self._plate is None or self._age(patches) > 0:
             return 0.0
         return reading_seconds(self._answer)
@@ -97,8 +97,8 @@ class Caption:
 
 
 def reading_seconds(answer: Answer) -> float:
-    """How long an answer stays: 15 signs a second and one to look there, between 3 and 10."""
-    # A sign of Chinese or Japanese says about as much as two letters.
+    """Return the duration of a caption: 15 characters a second and one second to look there, between 3 and 10."""
+    # A character of Chinese or Japanese carries about as much as two letters.
     words = answer.question + (answer.error or "" if answer.finish == "failed" else answer.text)
     signs = sum(2 if unicodedata.east_asian_width(sign) == "W" else 1 for sign in words[:400])
     return max(_SHORTEST_SECONDS, min(_LONGEST_SECONDS, 1.0 + signs / _SIGNS_A_SECOND))
@@ -133,7 +133,7 @@ def _plate(answer: Answer, size_wh: tuple[int, int]) -> Layer | None:
 
 
 def _lines(answer: Answer, small: int, room_w: int, room_h: float) -> list[_Line]:
-    """Question and answer; where there is little room, fewer lines of the answer, then no question."""
+    """Return question and answer in lines; with little room, fewer lines of the answer, then no question."""
     large = max(small + 2, round(small * 1.4))
     question = _shown(answer.question)
     text, size, colour = _shown(answer.text), large, WHITE
@@ -157,12 +157,12 @@ def _lines(answer: Answer, small: int, room_w: int, room_h: float) -> list[_Line
 
 
 def _shown(text: str) -> str:
-    """The text as it may be drawn; of an endless one far more than three lines hold."""
+    """Return the text to draw; of a very long one, far more than three lines hold."""
     return typeface.drawable(redact_url(text[:_MOST_SIGNS]))
 
 
 def _rounded(width: int, height: int, radius: int) -> ByteArray:
-    """`[h, w]` uint8, coverage of a rectangle with round corners."""
+    """Return the coverage of a rectangle with round corners, `[h, w]` uint8."""
     fine = 4
     image = Image.new("L", (width * fine, height * fine))
     ImageDraw.Draw(image).rounded_rectangle((0, 0, width * fine - 1, height * fine - 1), radius * fine, fill=255)

@@ -1,7 +1,7 @@
-"""Writing H.264 into MP4 so that the file can be played at any moment of the writing.
+"""Writer of H.264 in MP4 files that can be played at any moment of the writing.
 
-FFmpeg's hybrid mode is used: fragments of about a second while the file grows, of which all but the last can be played
-when the process is killed, and an ordinary index once it is closed.
+It uses FFmpeg's hybrid mode: fragments of about a second while the file grows, of which all but the last can be played
+if the process is killed, and an ordinary index once it is closed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from arr_stream.types import ByteArray
 TICKS_PER_SECOND = 90_000
 _TICK = Fraction(1, TICKS_PER_SECOND)
 LONGEST_SECONDS = 6 * 3600
-"""A picture is shown no longer than this: FFmpeg refuses to write more than 2^31 ticks into MP4."""
+"""Longest duration of a picture: FFmpeg refuses to write more than 2^31 ticks into MP4."""
 _CONTAINER_OPTIONS = {
     # delay_moov: the index in front is written with the first fragment, when the exact start of each stream is known.
     "movflags": "hybrid_fragmented+delay_moov",
@@ -39,7 +39,7 @@ _CONTAINER_OPTIONS = {
 
 
 class Mp4Writer:
-    """Encodes pictures at given times into the partial file of `path`.
+    """Encoder of pictures at given times into the partial file of `path`.
 
     Args:
         path: The final name; see `publish`.
@@ -47,10 +47,10 @@ class Mp4Writer:
         settings: Quality and speed.
         frame_seconds: Usual time from frame to frame, for the rate control and for the duration of a lone frame.
         pixel_aspect: Width of a pixel over its height.
-        threads: Of the encoder; 0 leaves the choice to it.
+        threads: Number of encoder threads; 0 leaves the choice to the encoder.
 
     Attributes:
-        left_out_seconds: By how much pauses were shortened that no MP4 can hold.
+        left_out_seconds: Total reduction of pauses that no MP4 can hold.
 
     Raises:
         EncodingFailed: The encoder refuses the size or the settings.
@@ -79,8 +79,8 @@ class Mp4Writer:
                 f"file:{partial_path(path).absolute()}", "w", format="mp4", container_options=_CONTAINER_OPTIONS
             )
             fps = Fraction(1 / frame_seconds).limit_denominator(1001)
-            # Without B-frames pictures are stored in the order in which they are shown. With them, FFmpeg's fragments
-            # forget a last picture whose packet lies in an earlier fragment, and a killed run loses more.
+            # Without B-frames pictures are stored in display order. With them, FFmpeg's fragments lose a last picture
+            # whose packet is in an earlier fragment, and a killed run loses more.
             options = {"crf": str(settings.crf), "preset": settings.preset, "bf": "0"}
             self._stream = self.container.add_stream("libx264", rate=fps, options=options)
             self._stream.codec_context.thread_count = threads
@@ -92,7 +92,7 @@ class Mp4Writer:
         stream.pix_fmt = "yuv420p"
         stream.time_base = context.time_base = _TICK
         context.sample_aspect_ratio = Fraction(pixel_aspect).limit_denominator(255)
-        # OpenCV converts with the BT.601 matrix; players guess BT.709 for large pictures unless told.
+        # OpenCV converts with the BT.601 matrix; players guess BT.709 for large untagged pictures.
         context.colorspace = int(Colorspace.SMPTE170M)
         context.color_range = int(ColorRange.MPEG)
         context.color_primaries = int(ColorPrimaries.BT709)
@@ -104,19 +104,20 @@ class Mp4Writer:
 
     @property
     def end_seconds(self) -> float:
-        """When the last frame ends."""
+        """End time of the last frame."""
         return (self._last_tick + self._step) / TICKS_PER_SECOND
 
     @property
     def last_seconds(self) -> float:
-        """When the last frame begins."""
+        """Start time of the last frame."""
         return self._last_tick / TICKS_PER_SECOND
 
     def write(self, rgb: ByteArray, pts_seconds: float) -> None:
         """Encode one picture `[H, W, 3]` of the writer's size.
 
-        Times that do not increase are moved one tick (11 us) past the frame before. After a pause that is longer than
-        six hours, all times are earlier by what it is longer.
+        Times that do not increase are moved one tick (11 us) past the frame before. A pause longer than six hours is
+        shortened
+        to six, and all later times are moved by the difference.
         """
         tick = max(round(pts_seconds * TICKS_PER_SECOND) - self._left_out_ticks, self._last_tick + 1)
         if self.frames and (too_long := tick - self._last_tick - LONGEST_SECONDS * TICKS_PER_SECOND) > 0:
@@ -146,7 +147,7 @@ class Mp4Writer:
         publish(self.path, force=force)
 
     def salvage(self, *, force: bool) -> bool:
-        """After an error: publish what can be played, remove what cannot. Tells which."""
+        """Publish the file after an error if it can be played, else remove it. Return True if published."""
         with contextlib.suppress(OSError, av.error.FFmpegError):
             self.container.close()
         partial = partial_path(self.path)
@@ -167,7 +168,7 @@ class Mp4Writer:
 
     @contextlib.contextmanager
     def encoding(self) -> Iterator[None]:
-        """Turn FFmpeg's refusals into errors of our own."""
+        """Turn FFmpeg's errors into ours."""
         try:
             yield
         except OSError as exc:
@@ -180,7 +181,7 @@ class Mp4Writer:
 
 
 def cut_to_whole_fragments(path: Path) -> None:
-    """Take away a last fragment that was only partly written, over which decoders would stumble."""
+    """Remove a last fragment that was only partly written, which decoders cannot handle."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         place = whole = 0
@@ -192,14 +193,14 @@ def cut_to_whole_fragments(path: Path) -> None:
             if length < 8 or place + length > size:
                 break
             place += length
-            # A fragment's index says nothing without the data that follows it.
+            # A fragment's index is useless without the data that follows it.
             if name != b"moof":
                 whole = place
         file.truncate(whole)
 
 
 def playable(path: Path) -> bool:
-    """Whether at least one picture of the file can be shown."""
+    """Return True if at least one picture of the file can be shown."""
     try:
         with av.open(f"file:{path.absolute()}") as container:
             return next(container.decode(video=0), None) is not None
@@ -208,7 +209,7 @@ def playable(path: Path) -> bool:
 
 
 def _planes(rgb: ByteArray) -> ByteArray:
-    """`[H * 3 / 2, W]`: the three planes of 4:2:0, sides made even."""
+    """Return the three planes of 4:2:0 as `[H * 3 / 2, W]`, sides made even."""
     height, width = rgb.shape[:2]
     even: Any = rgb
     if height % 2 or width % 2:

@@ -1,4 +1,4 @@
-"""The chosen cells on the picture: bright where the model looks, dim elsewhere, a fine outline that tells the score."""
+"""The chosen cells on the picture: bright if chosen, dim elsewhere, with a fine outline coloured by score."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ SCORE_COLOURS: tuple[Colour, ...] = (
 """Outline of fine cells by score, lowest to highest."""
 
 ANSWERED: Colour = (226, 112, 255)
-"""What an answer rested on; no score and no map is of this colour."""
+"""Colour of the cells that an answer used; scores and maps do not use it."""
 
 _COARSE: Colour = (150, 160, 176)
 _FAINTEST = 0.1
-"""Places with less than this part of the largest share are not marked."""
+"""Smallest share, relative to the largest, that is marked."""
 _STRENGTHS: tuple[Colour, ...] = tuple((level, level, level) for level in (100, 150, 200, 255))
 """Opacity of the outlines by share, of 255."""
 _TINT = 72
-"""Opacity of what had the largest share, of 255."""
+"""Opacity of the tint for the largest share, of 255."""
 
 
 def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
-    """A copy of a picture `[H, W, 3]` of any size, such as a thumbnail of the frame, with the choice drawn on it.
+    """Return a copy of a picture `[H, W, 3]` of any size, such as a thumbnail of the frame, with the chosen cells
+    drawn.
 
-    Fine cells keep their brightness and share one outline a region, coloured by score; those that are given finer are
-    quartered by a cross; coarse cells are half-way bright, with marked corners; the rest is dimmed to `dim`, in [0, 1].
+    Fine cells keep their brightness and share one outline a region, coloured by score; cells at level -1 are
+    quartered by
+    a cross; coarse cells are half-way bright, with marked corners; the rest is dimmed to `dim`, in [0, 1].
     """
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
@@ -53,7 +55,7 @@ def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
 
 
 def lit(rgb: ByteArray, patches: PatchSet, dim: float, *, corners: int = 0) -> ByteArray:
-    """What `draw_patches` gives, without the outlines; coarse cells have their corners marked that wide."""
+    """Return the picture of `draw_patches` without the outlines; `corners` is the stroke of coarse corners."""
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
     picture = np.asarray(cv2.convertScaleAbs(rgb, alpha=dim), dtype=np.uint8)
@@ -71,7 +73,7 @@ def lit(rgb: ByteArray, patches: PatchSet, dim: float, *, corners: int = 0) -> B
 def _crosses(
     picture: ByteArray, patches: PatchSet, chosen: IntArray, xs: Sequence[int], ys: Sequence[int], stroke: int
 ) -> None:
-    """Quarter the cells that are given finer, in the colour of their score."""
+    """Quarter the cells at level -1, in the colour of their score."""
     finer = patches.level == FINER
     if not finer.any():
         return
@@ -83,12 +85,12 @@ def _crosses(
 
 
 def stroke_px(height: int) -> int:
-    """Width of an outline on a picture of this height."""
+    """Return the width of an outline on a picture of this height."""
     return max(1, round(height / 400))
 
 
 def draw_box(picture: ByteArray, xyxy: tuple[float, float, float, float], colour: Colour) -> None:
-    """A query's region, in place: a white frame with a dark edge, readable on anything."""
+    """Draw a query's region, in place: a white frame with a dark edge, readable on any ground."""
     stroke = stroke_px(picture.shape[0])
     x0, y0, x1, y1 = (round(side) for side in xyxy)
     cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), (20, 20, 20), stroke + 2)
@@ -104,7 +106,7 @@ def draw_objects(picture: ByteArray, objects: Sequence[DetectedObject]) -> None:
         cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), WHITE, stroke_px(height))
         text = f"{each.label} {each.track}"
         line_height, line_width, _ = typeface.mask(text, size, True).shape
-        # Above the box where there is room, else inside.
+        # Above the box if there is room, else inside.
         left = max(0, min(x0, width - line_width))
         top = y0 - line_height if y0 >= line_height else max(0, y0)
         typeface.shade(picture[top : top + line_height, left : left + line_width])
@@ -112,7 +114,7 @@ def draw_objects(picture: ByteArray, objects: Sequence[DetectedObject]) -> None:
 
 
 class Layer:
-    """Something drawn once, in `colours` and with an `opacity` of 255 `[h, w, 3]` uint8, and laid on many pictures."""
+    """Drawing made once, in `colours` and with an `opacity` of 255 `[h, w, 3]` uint8, blended into many pictures."""
 
     def __init__(self, xy: tuple[int, int], colours: ByteArray, opacity: ByteArray) -> None:
         self._xy = xy
@@ -120,7 +122,7 @@ class Layer:
         self._ink = cv2.multiply(colours, opacity, scale=1 / 255)
 
     def draw(self, picture: ByteArray, strength: float = 1.0) -> None:
-        """Lay it over `picture` `[H, W, 3]` in place; `strength` in [0, 1] lets it fade."""
+        """Blend the layer into `picture` `[H, W, 3]` in place; `strength` in [0, 1] lets it fade."""
         x, y = self._xy
         target = picture[y : y + self._ink.shape[0], x : x + self._ink.shape[1]]
         laid = cv2.add(cv2.multiply(target, self._kept, scale=1 / 255), self._ink)
@@ -128,10 +130,10 @@ class Layer:
 
 
 def answer_marks(answer: Answer, grid: Grid, size_wh: tuple[int, int]) -> Layer | None:
-    """Outlines around what an answer rested on, stronger the larger the share, which adds up over frames.
+    """Return outlines around the cells that an answer used, stronger for larger shares, which add up over frames.
 
-    What was taken from the newest frame that the model had seen is tinted as well; what came from earlier frames, and
-    may have moved since, is not. None where the model does not tell.
+    Cells of the newest frame that the model had seen are tinted as well; those of earlier frames, which may have moved
+    since, are not. Return None if the model reports no cells.
 
     Args:
         answer: Its cells are in source pixels.
@@ -145,7 +147,7 @@ def answer_marks(answer: Answer, grid: Grid, size_wh: tuple[int, int]) -> Layer 
     if largest <= 0:
         return None
     xs, ys = _edges(grid.columns, width), _edges(grid.rows, height)
-    # By the root of the share, so that less is seen too.
+    # By the root of the share, so that small shares are visible too.
     marked = shares >= _FAINTEST * largest
     steps = np.ceil(np.sqrt(shares / largest) * len(_STRENGTHS)).astype(np.int32) - 1
     newest = _share_of_places(cells[answer.cell_frames[kept] == answer.frame_index], grid)
@@ -159,7 +161,7 @@ def answer_marks(answer: Answer, grid: Grid, size_wh: tuple[int, int]) -> Layer 
 
 
 def _share_of_places(cells: FloatArray, grid: Grid) -> FloatArray:
-    """`[gh, gw]`, the attention that each fine cell got; a larger rectangle spreads its share evenly."""
+    """Return the attention of each fine cell, `[gh, gw]`; a larger rectangle spreads its share evenly."""
     shares = np.zeros((grid.rows, grid.columns), np.float32)
     cell_w, cell_h = grid.cell_px
     for x0, y0, x1, y1, share in cells.tolist():
@@ -179,7 +181,7 @@ def _edges(cells: int, size_px: int) -> tuple[int, ...]:
 
 
 def _boxes(patches: PatchSet, which: BoolArray, xs: Sequence[int], ys: Sequence[int]) -> IntArray:
-    """`[N, 4]`: `x0, y0, x1, y1` in pixels."""
+    """Return boxes `[N, 4]`: `x0, y0, x1, y1` in pixels."""
     rows, columns, span = patches.rows[which], patches.columns[which], patches.span[which]
     right, below = np.minimum(columns + span, len(xs) - 1), np.minimum(rows + span, len(ys) - 1)
     x, y = np.array(xs, np.int32), np.array(ys, np.int32)
@@ -187,7 +189,7 @@ def _boxes(patches: PatchSet, which: BoolArray, xs: Sequence[int], ys: Sequence[
 
 
 def score_steps(patches: PatchSet) -> IntArray:
-    """`[gh, gw]`: index into `SCORE_COLOURS` for a chosen fine cell, -1 elsewhere."""
+    """Return `[gh, gw]`: index into `SCORE_COLOURS` for a chosen fine cell, -1 elsewhere."""
     fine = patches.level <= 0
     steps = np.full((patches.grid.rows, patches.grid.columns), -1, dtype=np.int32)
     step = np.clip(patches.score[fine] * len(SCORE_COLOURS), 0, len(SCORE_COLOURS) - 1)
@@ -196,12 +198,12 @@ def score_steps(patches: PatchSet) -> IntArray:
 
 
 def _runs(values: IntArray) -> list[tuple[int, int, int, int]]:
-    """`(row, first column, column after the last, value)` of every stretch of one value from 0 on in a row."""
+    """Return `(row, first column, column after the last, value)` of every run of one value >= 0 in a row."""
     padded = np.full((values.shape[0], values.shape[1] + 2), -1, np.int32)
     padded[:, 1:-1] = values
     rows, first = np.nonzero(padded[:, 1:] != padded[:, :-1])
     value = padded[rows, first + 1]
-    # Each row ends outside of any stretch, so that the next change is the stretch's end.
+    # Each row ends outside of any run, so that the next change is the run's end.
     found = np.flatnonzero(value >= 0)
     stretches = np.stack([rows[found], first[found], first[found + 1], value[found]], axis=1)
     return list(map(tuple, stretches.tolist()))
@@ -215,7 +217,7 @@ def _outline(
     stroke: int,
     colours: tuple[Colour, ...] = SCORE_COLOURS,
 ) -> None:
-    """Line the inside of every border between chosen and not chosen, a stretch of one colour at a time."""
+    """Draw the inside of every border between chosen and other cells, a run of one colour at a time."""
     paints = [np.array(colour, np.uint8) for colour in colours]
     for across, cells, x, y in ((picture, chosen, xs, ys), (picture.transpose(1, 0, 2), chosen.T, ys, xs)):
         count = len(cells)
@@ -246,7 +248,7 @@ def _corners(picture: ByteArray, boxes: IntArray, stroke: int) -> None:
 
 
 def centred(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
-    """A picture brought whole into another size, black bars around it where the shapes differ."""
+    """Return a picture scaled whole into another size, with black bars if the shapes differ."""
     width, height = size_wh
     scale = min(width / rgb.shape[1], height / rgb.shape[0])
     inner = max(1, min(width, round(rgb.shape[1] * scale))), max(1, min(height, round(rgb.shape[0] * scale)))

@@ -1,4 +1,4 @@
-"""A folder that tells at a glance what a run did: contact sheet, latency plot, numbers."""
+"""Report folder of a run: contact sheet, latency plot, numbers."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ _LINE, _FILL, _MARK = "#2b6cb0", "#a9c8ea", "#e8890c"
 
 
 def prepare_report(folder: Path, force: bool) -> None:
-    """Say at once what of a report cannot be written; see `Report`."""
+    """Check that a report can be written; see `Report`."""
     for name in (CONTACT_SHEET, LATENCY_PLOT, SUMMARY):
         prepare_output(folder / name, force)
 
 
 class Report:
-    """Writes `contact_sheet.png`, `latency.png` and `summary.json` into a folder when it is closed.
+    """Writer of `contact_sheet.png`, `latency.png` and `summary.json` into a folder when it is closed.
 
-    Where a model watched, the summary has a section `model`: what it was given, and its newest 1000 answers. Where
-    objects that a query names were found, `objects` says of each class how many there were, and when.
+    If a model watched, the summary has a section `model`: its inputs, and its newest 1000 answers. If objects of a
+    query
+    were found, `objects` holds for each class their number and times.
 
     Args:
-        folder: Where to; made when there is something to write.
-        force: Replace the three files where they exist; other files in the folder are left alone.
-        source: What was read, such as the fields of `SourceInfo`; plain JSON values or paths.
-        asked: What was asked for.
+        folder: Output folder; created when there is something to write.
+        force: Replace the three files if they exist; other files in the folder are left alone.
+        source: Description of the source, such as the fields of `SourceInfo`; plain JSON values or paths.
+        asked: The queries.
         settings: The settings of the run.
 
     Raises:
@@ -102,7 +103,7 @@ class Report:
         self._write(CONTACT_SHEET, lambda path: sheet.save(path, format="PNG"))
         self._write(LATENCY_PLOT, lambda path: write_latency_plot(path, self._statistics, self._plot_title()))
         text = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
-        # Names of files may hold bytes that are no text; JSON has an escape for them.
+        # File names may hold bytes that are not text; JSON has an escape for them.
         self._write(SUMMARY, lambda path: path.write_bytes(text.encode("utf-8", "backslashreplace")))
 
     def _write(self, name: str, write: Callable[[Path], object]) -> None:
@@ -159,7 +160,7 @@ def _redacted(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Thumbnail:
-    """One annotated picture `[h, w, 3]`, at most 400x420; `reason` says why it was a keyframe, None if it was none."""
+    """Annotated picture `[h, w, 3]`, at most 400x420; `reason` is why it was a keyframe, None if it was none."""
 
     rgb: ByteArray
     pts_seconds: float
@@ -168,7 +169,9 @@ class Thumbnail:
 
 
 class ContactSheet:
-    """Keeps every n-th frame, at most 32, and doubles n whenever there are more; what was not chosen is dimmed."""
+    """Sheet of every n-th frame, at most 32, which doubles n when there are more; cells that were not chosen are
+    dimmed.
+    """
 
     def __init__(self, dim: float) -> None:
         self._dim = dim
@@ -177,7 +180,7 @@ class ContactSheet:
         self.kept: list[Thumbnail] = []
 
     def add(self, frame: Frame, patches: PatchSet) -> None:
-        """Look at one frame."""
+        """Add the frame if it is an n-th one."""
         if self._seen % self._stride == 0:
             if len(self.kept) == 2 * _SHOWN:
                 self.kept = self.kept[::2]
@@ -186,7 +189,7 @@ class ContactSheet:
         self._seen += 1
 
     def picture(self, title: str, subtitle: str) -> ByteArray:
-        """The sheet, `[H, W, 3]`; at least one frame must have been added."""
+        """Return the sheet, `[H, W, 3]`; at least one frame must have been added."""
         shown = min(_SHOWN, len(self.kept))
         places = np.linspace(0, len(self.kept) - 1, shown).round().astype(int)
         chosen = [self.kept[place] for place in places]
@@ -218,7 +221,7 @@ class ContactSheet:
 
 
 def clock_time(seconds: float) -> str:
-    """`1:02:03.4` or `2:03.4`."""
+    """Return a time as `1:02:03.4` or `2:03.4`."""
     tenths = round(seconds * 10)
     minutes, rest = divmod(abs(tenths), 600)
     hours, minutes = divmod(minutes, 60)
@@ -240,7 +243,7 @@ def _paste(sheet: ByteArray, thumb: Thumbnail, xy: tuple[int, int], cell_wh: tup
 
 
 def write_latency_plot(path: Path, statistics: RunStatistics, title: str) -> None:
-    """Draw milliseconds over frames as a PNG; the time spent on keyframes stands out on the frames that spend it.
+    """Draw milliseconds over frames as a PNG, with the time spent on keyframes marked.
 
     Long runs are shown in bins of frames: lines and areas are means of a bin, a light shade reaches its slowest frame.
 

@@ -1,4 +1,4 @@
-"""What a run was like, and what a model made of it, in memory that does not grow with its length."""
+"""Statistics of a run and of a model's use of it, in memory that does not grow with its length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEPT = 8192
 _KEPT_ANSWERS = 1000
 _KEPT_SPANS = 1000
 _PAUSE_SECONDS = 1.0
-"""A class that is missing for no longer was there all the time."""
+"""Longest gap in a class's presence that is ignored."""
 
 
 class Quantiles:
@@ -45,7 +45,7 @@ class Quantiles:
             self._kept[place] = value
 
     def summary(self) -> dict[str, float]:
-        """Mean, median, p95, p99 and largest; empty when nothing was counted."""
+        """Return mean, median, p95, p99 and largest; empty if no number was added."""
         if not self._kept:
             return {}
         median, p95, p99 = np.percentile(self._kept, (50, 95, 99)).tolist()
@@ -55,8 +55,11 @@ class Quantiles:
 
 @dataclass(slots=True)
 class Bin:
-    """Neighbouring frames: the first one's index, their number, their milliseconds `total` and `largest`, those of
-    `total` that were spent on keyframes, and whether one of them took in parts of a keyframe."""
+    """Neighbouring frames of a timeline.
+
+    It holds the first one's index, their number, their milliseconds `total` and `largest`, those of `total` that were
+    spent on keyframes, and whether one of them took in parts of a keyframe.
+    """
 
     first: int
     count: int
@@ -66,7 +69,7 @@ class Bin:
     keyframe: bool
 
     def absorb(self, other: Bin) -> None:
-        """Take the frames of the next bin in."""
+        """Add the frames of the next bin."""
         self.count += other.count
         self.total += other.total
         self.largest = max(self.largest, other.largest)
@@ -120,7 +123,7 @@ class RunStatistics:
 
     @property
     def amortised_ms(self) -> float:
-        """Milliseconds of all frames, keyframes included, divided by their number; 0 where nothing was measured."""
+        """Milliseconds of all frames, keyframes included, divided by their number; 0 without any."""
         return self.latency.total / max(1, self.latency.count)
 
     def add(self, patches: PatchSet) -> None:
@@ -154,7 +157,7 @@ class RunStatistics:
                 self.stages.setdefault(stage, Quantiles()).add(milliseconds)
 
     def summary(self) -> dict[str, Any]:
-        """Everything counted, as plain JSON values."""
+        """Return all counts, as plain JSON values."""
         cells = max(1, self.scorers.total())
         amortised = self.amortised_ms
         return {
@@ -181,11 +184,11 @@ class RunStatistics:
 
 @dataclass(slots=True)
 class _Presence:
-    """When objects of one class were there.
+    """Presence of objects of one class.
 
     Args:
-        newest_track: Their numbers grow, so that a higher one is another object.
-        spans_seconds: First and last time of each stretch; of very many the newest.
+        newest_track: Highest track number so far; a higher one is another object.
+        spans_seconds: First and last time of each span; of very many, the newest.
     """
 
     tracks: int = 0
@@ -197,7 +200,7 @@ class _Presence:
 
 @dataclass(slots=True)
 class ObjectStatistics:
-    """Counts objects by class, and keeps when each class was there."""
+    """Counts of objects by class, and the times of each class."""
 
     classes: dict[str, _Presence] = field(default_factory=dict)
 
@@ -217,7 +220,7 @@ class ObjectStatistics:
                 spans.append([now, now])
 
     def summary(self) -> dict[str, Any]:
-        """Everything counted, as plain JSON values, by class."""
+        """Return all counts, as plain JSON values, by class."""
         return {
             label: {
                 "tracks": seen.tracks,
@@ -231,7 +234,7 @@ class ObjectStatistics:
 
 @dataclass(slots=True)
 class ModelStatistics:
-    """Counts over all frames that a model was given, and the newest 1000 answers."""
+    """Counts over all frames that a model received, and the newest 1000 answers."""
 
     frames: int = 0
     failed_frames: int = 0
@@ -288,7 +291,7 @@ class ModelStatistics:
         )
 
     def summary(self) -> dict[str, Any] | None:
-        """Everything counted, as plain JSON values; None where no model watched."""
+        """Return all counts, as plain JSON values; None if no model watched."""
         if not self.frames and not self.answers:
             return None
         return {

@@ -1,4 +1,4 @@
-"""The strip at the foot of an annotated picture: tokens, keyframe, confidence, latency, memory, and what was asked."""
+"""Strip at the foot of an annotated picture: tokens, keyframe, confidence, latency, memory, and the queries."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from arr_stream.plain_text import one_line
 from arr_stream.types import ByteArray
 
 MIN_HEIGHT_PX = 160
-"""Below this the strip would hide more than it tells, and is left out."""
+"""Least height of a picture with a strip, which would hide too much of a smaller one."""
 
 _GLOW_FRAMES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class _Detail:
-    """How much is spelled out."""
+    """Level of detail of the text."""
 
     tokens: str
     keyframe: str
@@ -34,14 +34,14 @@ _DETAILS = (
     _Detail("", "", False, "conf", 0.8),
     _Detail("", "", False, "", 0.5),
 )
-"""From most to least; the first that fits is drawn."""
+"""Levels of detail, from most to least; the first that fits is drawn."""
 
 
 class Strip:
-    """Draws the strip; remembers the last keyframe's reason and the model's memory from frame to frame.
+    """Strip that keeps the last keyframe's reason and the model's memory from frame to frame.
 
     Args:
-        asked: What was asked for, shown at the right where there is room; None for nothing.
+        asked: The queries, shown at the right if there is room; None without any.
     """
 
     def __init__(self, asked: str | None = None) -> None:
@@ -78,7 +78,7 @@ class Strip:
         age = patches.keyframe_age
         glow = _mix(GREY, ACCENT, 1.0 if patches.keyframe else max(0.0, 1.0 - age / _GLOW_FRAMES))
         confidence = max(0.0, min(1.0, patches.confidence))
-        # Before anything is carried there is nothing to trust.
+        # Before anything is carried there is no confidence to show.
         told = "–" if patches.keyframe_index is None else f"{confidence:.2f}"
         trust = GREY if patches.keyframe_index is None else _trust_colour(confidence)
         pieces = [
@@ -100,7 +100,7 @@ class Strip:
         return [piece for piece in pieces if piece.text]
 
     def _memory(self, gap: float) -> list[list[Piece]]:
-        """Tokens that the model holds, longest form first; nothing where no model watches."""
+        """Return the tokens that the model holds, longest form first; empty if no model watches."""
         if self._feeding is None:
             return []
         colour = ALARM if self._feeding.error else ACCENT if self._feeding.rebuilt else WHITE
@@ -116,14 +116,14 @@ class Strip:
 
 
 def font_px(width: int, height: int) -> int:
-    """Font size for a picture of this size, 0 where nothing readable fits."""
+    """Return the font size for a picture of this size, 0 if no readable text fits."""
     if height < MIN_HEIGHT_PX or width < MIN_HEIGHT_PX:
         return 0
     return max(11, min(round(height * 0.0245), round(width / 40)))
 
 
 def band_px(size_px: int) -> int:
-    """Height of the strip for a font size."""
+    """Return the height of the strip for a font size."""
     return round(size_px * 1.85)
 
 
@@ -137,7 +137,7 @@ def _mix(low: Colour, high: Colour, share: float) -> Colour:
 
 
 def _trust_colour(confidence: float) -> Colour:
-    """From red through amber to white: low trust should be seen."""
+    """Return a colour from red through amber to white, so that low confidence stands out."""
     warn, alarm = ACCENT, ALARM
     if confidence >= 0.5:
         return _mix(warn, WHITE, (confidence - 0.5) * 2)

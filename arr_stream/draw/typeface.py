@@ -26,15 +26,15 @@ ACCENT: Colour = (255, 196, 61)
 ALARM: Colour = (255, 96, 84)
 
 _JOINERS = "\u200c\u200d"
-"""Signs without a shape of their own that change their neighbours'."""
+"""Characters without a shape of their own that change their neighbours'."""
 
 _LONGEST_CUT = 16
-"""A longer word is cut rather than left out."""
+"""Shortest length of a word that is cut rather than left out."""
 
 
 @functools.lru_cache(maxsize=32)
 def font(size_px: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which matplotlib brings along: many scripts, and digits of one width that do not jitter."""
+    """Return DejaVu Sans, which comes with matplotlib: many scripts, and digits of one width that do not jitter."""
     spec = importlib.util.find_spec("matplotlib")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("matplotlib, which brings the font, is not installed")
@@ -44,7 +44,7 @@ def font(size_px: int, bold: bool = False) -> ImageFont.FreeTypeFont:
 
 @functools.lru_cache(maxsize=1024)
 def mask(text: str, size_px: int, bold: bool = False) -> npt.NDArray[np.uint16]:
-    """Coverage `[h, w, 1]` in 0 to 256 of one line of text; all lines of a size are equally high."""
+    """Return the coverage `[h, w, 1]`, 0 to 256, of one line of text; all lines of a size have the same height."""
     face = font(size_px, bold)
     ascent, descent = face.getmetrics()
     image = Image.new("L", (max(1, int(np.ceil(face.getlength(text)))), ascent + descent))
@@ -56,7 +56,7 @@ def mask(text: str, size_px: int, bold: bool = False) -> npt.NDArray[np.uint16]:
 
 
 def width_px(text: str, size_px: int, bold: bool = False) -> int:
-    """How wide `draw` makes it."""
+    """Return the width of the text when drawn."""
     return int(mask(text, size_px, bold).shape[1])
 
 
@@ -80,7 +80,7 @@ class Piece(NamedTuple):
     """Part of a line.
 
     Args:
-        gap: Room before it, in font sizes.
+        gap: Space before it, in font sizes.
     """
 
     text: str
@@ -90,7 +90,7 @@ class Piece(NamedTuple):
 
 
 def draw_line(picture: ByteArray, pieces: Sequence[Piece], xy: tuple[int, int], size_px: int) -> int:
-    """As `draw`, one piece after the other, in one go."""
+    """Draw one piece after the other as `draw` does, in a single blend."""
     inks = []
     for piece in pieces:
         inks += [_gap(round(piece.gap * size_px), size_px), _inked(piece.text, size_px, piece.bold, piece.colour)]
@@ -110,7 +110,7 @@ def _lay(picture: ByteArray, inked: _Inked, xy: tuple[int, int]) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _inked(text: str, size_px: int, bold: bool, colour: Colour) -> _Inked:
-    """What is kept of the ground, in 0 to 256, and what the text adds to it, in 256ths; both `[h, w, 3]`."""
+    """Return the share of the ground that stays, 0 to 256, and the text's part, in 256ths; both `[h, w, 3]`."""
     coverage = np.repeat(mask(text, size_px, bold), 3, axis=2)
     return 256 - coverage, np.array(colour, dtype=np.uint16) * coverage
 
@@ -122,7 +122,7 @@ def _gap(width_px: int, size_px: int) -> _Inked:
 
 
 def fitted(text: str, size_px: int, limit_px: int, bold: bool = False) -> str:
-    """The text, or as much of its beginning as fits, with an ellipsis; empty when nothing worth reading fits."""
+    """Return the text, or its beginning with an ellipsis if it is too long; empty if too little would fit."""
     if width_px(text, size_px, bold) <= limit_px:
         return text
     end = _most_that_fit(text, font(size_px, bold), limit_px, 0, len(text), "…")
@@ -132,7 +132,7 @@ def fitted(text: str, size_px: int, limit_px: int, bold: bool = False) -> str:
 def _most_that_fit(
     text: str, face: ImageFont.FreeTypeFont, limit_px: int, low: int, high: int, suffix: str = ""
 ) -> int:
-    """How many signs fit, between `low` and `high`."""
+    """Return the number of characters that fit, between `low` and `high`."""
     while low < high:
         middle = (low + high + 1) // 2
         fits = face.getlength(text[:middle].rstrip() + suffix) <= limit_px
@@ -141,9 +141,9 @@ def _most_that_fit(
 
 
 def drawable(text: str) -> str:
-    """The text in one line, without what cannot be drawn: control signs, and pictures that the font lacks.
+    """Return the text in one line, without control characters, and without pictures that the font lacks.
 
-    Letters that the font lacks stay, as boxes: they are part of what was said.
+    Letters that the font lacks stay, as boxes: they are part of the text.
     """
     return " ".join("".join(sign for sign in text if sign.isspace() or _drawable(sign)).split())
 
@@ -163,7 +163,10 @@ def _has_glyph(sign: str) -> bool:
 
 
 def wrapped(text: str, size_px: int, limit_px: int, most_lines: int) -> list[str]:
-    """The text in at most so many lines of at most `limit_px`, broken between words; an ellipsis ends a longer one."""
+    """Return the text in at most `most_lines` lines of at most `limit_px`, broken between words.
+
+    An ellipsis ends a longer text.
+    """
     face = font(size_px)
     lines: list[str] = []
     while text and len(lines) < most_lines - 1:
@@ -174,8 +177,8 @@ def wrapped(text: str, size_px: int, limit_px: int, most_lines: int) -> list[str
 
 
 def _last_line(text: str, size_px: int, limit_px: int) -> str:
-    """The text, or as many whole words as fit, with an ellipsis."""
-    # Only the beginning of a long rest can fit: signs are wider than two pixels.
+    """Return the text, or as many whole words as fit, with an ellipsis."""
+    # Only the beginning of a long rest can fit: characters are wider than two pixels.
     line = fitted(text[: limit_px // 2], size_px, limit_px) or "…"
     words = line.removesuffix("…")
     if line != words and text[len(words) : len(words) + 1].strip():
@@ -186,7 +189,7 @@ def _last_line(text: str, size_px: int, limit_px: int) -> str:
 
 
 def _line_end(text: str, face: ImageFont.FreeTypeFont, limit_px: int) -> int:
-    """How many signs make the first line: as many as fit, back to where a line may end."""
+    """Return the number of characters of the first line: as many as fit, back to a line break opportunity."""
     most = _most_that_fit(text, face, limit_px, 1, min(len(text), max(1, limit_px // 2)))
     if most == len(text):
         return most
@@ -194,7 +197,7 @@ def _line_end(text: str, face: ImageFont.FreeTypeFont, limit_px: int) -> int:
 
 
 def _may_end(text: str, place: int) -> bool:
-    """Whether a line may end before `place`: at white space, and between signs of scripts written without it."""
+    """Return True if a line may end before `place`: at white space, and between characters of scripts without it."""
     before, after = text[place - 1], text[place]
     if after.isspace():
         return True

@@ -1,4 +1,4 @@
-"""Pictures of what the pipeline knows about a frame: one function a view, all at the frame's own size."""
+"""Views of the pipeline's data about a frame: one function a view, all at the frame's own size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ View = Callable[[Frame, PatchSet], ByteArray]
 CHANNEL_PREFIX = "channel:"
 _TEXT_COLOUR = (64, 224, 208)
 _LEAST_FULL_SPEED = 0.004
-"""Motion of this share of the frame's width has the full colour at least, so that noise stays pale."""
+"""Least motion with the full colour, as a share of the frame's width, so that noise stays pale."""
 _DIVERGING = (
     (33, 102, 172),
     (103, 169, 207),
@@ -43,10 +43,10 @@ _ALSO_CALLED = {"heatmap": "relevance", "attention": "relevance", "segments": "c
 
 
 def check_view(view: str) -> str:
-    """The view's name, if there is such a view.
+    """Return the view's name if there is such a view.
 
     Raises:
-        InvalidSetting: Names the nearest one.
+        InvalidSetting: There is none; the message names the nearest one.
     """
     channels = [CHANNEL_PREFIX + name for name in CHANNEL_INDEX]
     if view in VIEWS or view in channels:
@@ -65,12 +65,12 @@ def check_view(view: str) -> str:
 
 
 def render(view: str, frame: Frame, patches: PatchSet, *, dim: float | None = None) -> ByteArray:
-    """A view of a frame, `[H, W, 3]` uint8 RGB at the frame's size.
+    """Return a view of a frame, `[H, W, 3]` uint8 RGB at the frame's size.
 
     Args:
         view: Its name.
-        frame, patches: The frame, and what was chosen of it.
-        dim: How bright `patches` leaves what was not chosen; None for the default of `video.dim`.
+        frame, patches: The frame and its patch set.
+        dim: Brightness in `patches` of cells that were not chosen; None for the default of `video.dim`.
 
     Raises:
         InvalidSetting: There is no such view.
@@ -84,12 +84,12 @@ def render(view: str, frame: Frame, patches: PatchSet, *, dim: float | None = No
 
 
 def patches_view(frame: Frame, patches: PatchSet) -> ByteArray:
-    """The chosen cells bright, the rest dimmed."""
+    """Draw the chosen cells bright, the rest dimmed."""
     return draw_patches(frame.rgb, patches, Settings().video.dim)
 
 
 def relevance_view(frame: Frame, patches: PatchSet) -> ByteArray:
-    """The final score of every cell as heat over the grey picture, 0 to 1."""
+    """Draw the final score of every cell as heat over the grey picture, 0 to 1."""
     colours = coloured(_enlarged(patches.relevance, frame.size_wh), 0.0, 1.0, "heat")
     picture = heat_over(frame.rgb, colours, 0.62)
     _legend(picture, "score", "0", "1", colour_table("heat"))
@@ -97,7 +97,7 @@ def relevance_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 
 def clusters_view(frame: Frame, patches: PatchSet) -> ByteArray:
-    """Regions in colours that stay theirs between keyframes, with their borders."""
+    """Draw regions with their borders, in colours that stay the same between keyframes."""
     labels = _ids(patches, frame.size_wh)
     picture = heat_over(frame.rgb, id_colours(labels), 0.5)
     border = np.zeros(labels.shape, dtype=bool)
@@ -111,11 +111,11 @@ def clusters_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 
 def flow_view(frame: Frame, patches: PatchSet) -> ByteArray:
-    """Which way things move, on the usual wheel of colours, over the grey picture; without flow all stands still."""
+    """Draw optical flow on the usual colour wheel over the grey picture; without flow, no motion."""
     picture = grey_of(frame.rgb)
     motion = np.zeros((1, 1, 2), np.float32)
     if patches.flow is not None:
-        # Where things came from, in pixels of the flow's own raster, as motion forward in pixels of the frame.
+        # From backward flow in pixels of its own raster to forward motion in pixels of the frame.
         offset_px = patches.flow.to_numpy().offset_px
         motion = -offset_px * np.divide(frame.size_wh, offset_px.shape[1::-1]).astype(np.float32)
     speed = np.hypot(motion[..., 0], motion[..., 1])
@@ -127,7 +127,7 @@ def flow_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 
 def text_view(frame: Frame, patches: PatchSet) -> ByteArray:
-    """Where something is written: a tint, and a box around every place."""
+    """Draw text regions: a tint, and a box around each."""
     surely = _enlarged(patches.texture.plane("text"), frame.size_wh)
     share = np.clip(surely, 0.0, 1.0)[..., None].astype(np.float32)
     ground = cv2.convertScaleAbs(frame.rgb, alpha=0.5)
@@ -140,7 +140,7 @@ def text_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 
 def channel_view(frame: Frame, patches: PatchSet, channel: Channel) -> ByteArray:
-    """One of the 40 channels over its whole range: ids in distinct colours, signed values white at zero."""
+    """Draw one of the 40 channels over its whole range: ids in distinct colours, signed values white at zero."""
     if channel.high is None:
         return id_colours(_ids(patches, frame.size_wh))
     name = "signed" if channel.low < 0 else "value"
@@ -153,12 +153,12 @@ def channel_view(frame: Frame, patches: PatchSet, channel: Channel) -> ByteArray
 
 
 def source_view(frame: Frame, patches: PatchSet) -> ByteArray:
-    """The frame as it came."""
+    """Return a copy of the picture of the frame."""
     return frame.rgb.copy()
 
 
 def history_view(frame: Frame, patches: PatchSet) -> ByteArray:
-    """What was asked or looked at before and still has a claim (channel 38), as heat over the darkened picture."""
+    """Draw the history of queries and gaze (channel 38) as heat over the darkened picture."""
     plane = patches.texture.plane("attention_history").astype(np.float32, copy=False)
     values = _enlarged(plane, frame.size_wh)
     dark = cv2.convertScaleAbs(grey_of(frame.rgb), alpha=0.45)
@@ -183,7 +183,7 @@ def _ids(patches: PatchSet, size_wh: tuple[int, int]) -> IntArray:
 
 
 def _enlarged(values: npt.NDArray[Number], size_wh: tuple[int, int], *, smooth: bool = True) -> npt.NDArray[Number]:
-    """A map of any size, one row or column too, brought to the picture's; ids and masks are not `smooth`."""
+    """Resize a map of any size, one row or column too, to the picture's; ids and masks are not `smooth`."""
     if values.shape[1::-1] == size_wh:
         return values
     method = cv2.INTER_LINEAR if smooth else cv2.INTER_NEAREST
@@ -192,7 +192,7 @@ def _enlarged(values: npt.NDArray[Number], size_wh: tuple[int, int], *, smooth: 
 
 
 def _legend(picture: ByteArray, title: str, low: str, high: str, colours: ByteArray) -> None:
-    """Name and range of a map in the upper left corner, where the picture has room for it."""
+    """Draw name and range of a map in the upper left corner, if the picture has room for it."""
     size = font_px(*picture.shape[1::-1])
     if not size:
         return
@@ -228,18 +228,21 @@ def _wheel_legend(picture: ByteArray, label: str) -> None:
 
 
 def grey_of(rgb: ByteArray) -> ByteArray:
-    """`[H, W, 3]` of the picture's lightness, a ground to lay colours on."""
+    """Return the picture's lightness, `[H, W, 3]`, as a ground for colours."""
     return np.asarray(cv2.cvtColor(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), dtype=np.uint8)
 
 
 def heat_over(rgb: ByteArray, colours: ByteArray, strength: float) -> ByteArray:
-    """Colours blended over the grey picture."""
+    """Blend colours over the grey picture."""
     return np.asarray(cv2.addWeighted(grey_of(rgb), 1.0 - strength, colours, strength, 0.0), dtype=np.uint8)
 
 
 @functools.cache
 def colour_table(name: str) -> ByteArray:
-    """`[256, 3]` RGB; `heat` (inferno) and `value` (viridis) are perceptually even, `signed` is white at its middle."""
+    """Return a colour map, `[256, 3]` RGB.
+
+    `heat` (inferno) and `value` (viridis) are perceptually even, `signed` is white at its middle.
+    """
     if name == "signed":
         anchors = np.array(_DIVERGING, dtype=np.float64)
         places = np.linspace(0, len(anchors) - 1, 256)
@@ -251,13 +254,13 @@ def colour_table(name: str) -> ByteArray:
 
 
 def coloured(values: npt.NDArray[np.floating], low: float, high: float, name: str) -> ByteArray:
-    """`[h, w, 3]` RGB of `[h, w]` values, `low` and below to `high` and above; what is not a number counts as `low`."""
+    """Return `[h, w, 3]` RGB of `[h, w]` values between `low` and `high`, clamped; NaN counts as `low`."""
     scaled = (np.nan_to_num(values, nan=low) - low) * (255.0 / (high - low))
     return np.asarray(colour_table(name)[np.clip(scaled.round(), 0, 255).astype(np.uint8)])
 
 
 def id_colours(ids: IntArray) -> ByteArray:
-    """`[..., 3]` RGB of ids: the same id has the same colour in every frame, near ids have distant ones."""
+    """Return `[..., 3]` RGB of ids: the same id has the same colour in every frame, near ids have distant ones."""
     count = max(256, int(ids.max(initial=0)) + 1)
     return np.asarray(_id_table(1 << (count - 1).bit_length())[np.maximum(ids, 0)])
 
@@ -274,9 +277,10 @@ def _id_table(count: int) -> ByteArray:
 
 
 def colour_wheel(motion_px: FloatArray, full_px: float) -> ByteArray:
-    """`[h, w, 3]` RGB of `[h, w, 2]` motion `(dx, dy)`: hue is direction, red to the right; strength is saturation.
+    """Return `[h, w, 3]` RGB of `[h, w, 2]` motion `(dx, dy)`: hue is direction, red to the right; strength is
+    saturation.
 
-    White stands still; `full_px` and faster has the full colour.
+    White is no motion; `full_px` and faster has the full colour.
     """
     magnitude, angle = cv2.cartToPolar(
         np.ascontiguousarray(motion_px[..., 0]), np.ascontiguousarray(motion_px[..., 1]), angleInDegrees=True
