@@ -1,1 +1,1 @@
-"""What matters on a frame: queries, three ways of knowing, and their balance."""
+"""Relevance of the places of a frame: queries, three scorers, and their balance."""

@@ -19,11 +19,11 @@ from arr_stream.texture.arrays import Array, namespace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Balance:
-    """Scores of N places and what they are made of.
+    """Scores of N places and their parts.
 
     Args:
         score: `[N]` in [0, 1].
-        by_scorer: `[3, N]` what information, perspective and participation add to the score, in this order.
+        by_scorer: `[3, N]` contribution of information, perspective and participation to the score, in this order.
     """
 
     score: Array
@@ -31,7 +31,7 @@ class Balance:
 
 
 def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSettings) -> Balance:
-    """Scores from the three ways of knowing.
+    """Score places from the three scorers.
 
     score = c * focus + (1 - c) * diversify, where w are the weights
 
@@ -39,17 +39,16 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
       moves as a thing comes first; standing is perspective without change. s is w.settling, and 1 where anything surely
       moves, since most questions are about things (words are where they were read: nothing is settled for them);
     - diversify = w.information * information + w.text * writing + w.perspective * perspective + w.stay * fixation;
-    - c = w.commitment * answered ** w.commitment_power: commitment grows with how well the question is answered
-      anywhere on this frame, or with what has a claim beside it (`scorers.claim`), so that a query without a match
-      falls back to looking around.
+    - c = w.commitment * answered ** w.commitment_power: commitment grows with the best answer to the question on this
+      frame, or with the best other claim (`scorers.claim`), so that a query without a match falls back to exploring.
 
-    The source of these terms let commitment fall as participation rises, which gives the most relevant place the
-    least weight on focus; the sign here is the other one.
+    The source of these terms let commitment fall as participation rises, which gives the most relevant place the least
+    weight on focus; the sign here is the other one.
 
     Args:
         sample: Channels of the places.
-        answered: How well the question is answered anywhere on this frame, in [0, 1]; 0 without a query and without a
-            claim beside it. On a device a tensor, which nothing here waits for.
+        answered: How well the question is answered anywhere on this frame, in [0, 1]; 0 without a query and any other
+            claim. On a device a tensor; this function does not wait for it.
         weights: How much each part counts.
     """
     commitment = weights.commitment * answered**weights.commitment_power

@@ -1,6 +1,6 @@
-"""From a texture and what is asked to the cells of one frame: scoring, cascade, allocation, reasons.
+"""Selection of the cells of one frame from its texture and queries: scoring, cascade, allocation, reasons.
 
-Cells are scored where the frame is; which of them are chosen is decided on the host, from a few numbers a cell.
+Cells are scored on the frame's device; the host selects from a few numbers per cell.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from arr_stream.types import SCORERS, BoolArray, FloatArray, Grid, IntArray
 _FAINTEST_ANSWER = 0.1
 _FAINTEST_GAZE = 0.05
 _WANTED = 0.3
-"""A query wants the cells with at least this share of its highest relevance."""
+"""Share of its highest relevance from which a query wants a cell."""
 _OTHERS = 0.85
-"""Share of its score that a cell loses where another object is, detected with full certainty."""
+"""Share of its score that a cell loses where the detector finds another object with full certainty."""
 _CLUSTER = CHANNEL_INDEX["cluster"]
 _EDGE_DISTANCE = CHANNEL_INDEX["edge_distance"]
 _GAZE = SCORED_CHANNELS.index(CHANNEL_INDEX["gaze"])
 _SALIENCY = SCORED_CHANNELS.index(CHANNEL_INDEX["saliency"])
 _WITH_LEVELS = ("topk", "hybrid")
-"""Strategies that may leave the one level of detail; the others give each region so many cells."""
+"""Strategies that may use coarser levels of detail; the others give each region a fixed number of cells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +53,8 @@ class CellScores:
     """Scores of a frame's cells.
 
     Args:
-        score: `[cells]` in [0, 1]; a cell that was passed over has half of its region's.
-        scorer: `[cells]` int, index into `SCORERS`: which way of knowing spoke loudest.
+        score: `[cells]` in [0, 1]; a cell that the cascade skipped has half of its region's.
+        scorer: `[cells]` int, index into `SCORERS`: the scorer that contributes most.
         saliency, gaze: `[cells]` in [0, 1].
     """
 
@@ -70,7 +70,7 @@ class Choice:
 
     Args:
         chosen: The cells.
-        score: `[gh, gw]` final scores; a cell that the cascade passed over has half of its region's.
+        score: `[gh, gw]` final scores; a cell that the cascade skipped has half of its region's.
         scorer: `[N]` int32, index into `SCORERS`, why each cell was chosen.
         cells_scored: Cells scored one by one.
     """
@@ -82,7 +82,7 @@ class Choice:
 
 
 def cell_table(planes: Mapping[int, Plane | LazyPlane], texture_wh: tuple[int, int]) -> Array:
-    """`[cells, len(SCORED_CHANNELS)]`: the channels that scorers read, each the mean over its cell."""
+    """Return `[cells, len(SCORED_CHANNELS)]`: the channels that scorers read, averaged over each cell."""
     texture = Texture(texture_wh, dict(planes))
     return texture.cells(SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
 
@@ -96,7 +96,7 @@ def score_cells(
     word_cells: Array | None = None,
     change: Change | None = None,
 ) -> CellScores:
-    """Every cell's score.
+    """Score every cell.
 
     Args:
         planes: Those that hold `SCORED_CHANNELS`, at least.
@@ -159,11 +159,11 @@ def realize_relevance(
         weights: Of the scorers.
         tokens: Most tokens of the cells chosen.
         skip: `[gh, gw]`, cells that must not be chosen (the model has them already).
-        figure: `[gh, gw]` what belongs to something that moves, where that is known; only for regions.
-        offer: What a budget over time leaves of the tokens, and for which cells; None for all.
-        small_text: `[gh, gw]` in [0, 1], share of each cell that is under text too small for the texture; None where
-            there is none, or the source shows no more of it.
-        change: Evidence of change in the cells, where that is known; only for regions.
+        figure: `[gh, gw]`, share of each cell that belongs to something that moves, if known; only for regions.
+        offer: Tokens that the budget over time grants, and the cells that it grants them to; None for all.
+        small_text: `[gh, gw]` in [0, 1], share of each cell that is under text too small for the texture; None without
+            such text, or if the source has no higher resolution.
+        change: Evidence of change in the cells, if known; only for regions.
     """
     flat, saliency = relevance.combined.ravel(), scores.saliency if scores is not None else None
     table = None
@@ -296,12 +296,12 @@ def _above_the_others(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CascadeScores:
-    """What scoring regions first gives.
+    """Result of the cascade that scores regions first.
 
     Args:
         scores: Of all cells.
-        looked_at: `[cells]` bool, those scored one by one.
-        count: Cells looked at, and regions.
+        looked_at: `[cells]` bool, cells scored one by one.
+        count: Number of cells scored one by one, plus regions.
     """
 
     scores: CellScores
@@ -334,7 +334,7 @@ def score_cascaded(
         figure, words, change: Of the cells, where it is known, as in `Sample`.
     """
     frame = _frame(table, relevance, figure, weights)
-    # A region's means show what it is made of, but not a small thing inside it that the query wants.
+    # A region's means describe the region, but miss a small thing inside it that the query wants.
     of_regions = _balance(
         mean_of_region(table, regions),
         best_of_region(relevance, regions),
@@ -368,7 +368,7 @@ def score_cascaded(
 
 
 def _led_by_words(relevance: FloatArray, words: FloatArray, regions: Regions) -> FloatArray:
-    """For each region, 1 where its most relevant cell is relevant for words, else 0."""
+    """Return, for each region, 1 where its most relevant cell is relevant for words, else 0."""
     led: FloatArray = (best_of_region(relevance * words, regions) == best_of_region(relevance, regions)).astype(
         np.float32
     )
@@ -390,7 +390,7 @@ def _regions(
 def _frame(
     table: Array, relevance: Array, figure: Array | None, weights: ScoringSettings
 ) -> tuple[float | Array, float | Array]:
-    """How well anything is answered anywhere: the question, or what has a claim beside it; and the highest figure."""
+    """Return the best answer of any cell, to the question or to another claim, and the highest figure."""
     asked = namespace(relevance).maximum(relevance, claim(Sample(table, relevance), weights))
     if isinstance(asked, np.ndarray):
         return _most(asked), 0.0 if figure is None else _most(figure)
@@ -406,7 +406,7 @@ def _balance(
     words: Array | None = None,
     change: Change | None = None,
 ) -> Balance:
-    """Scores of the cells or regions of a table; `frame` is what `_frame` tells of it."""
+    """Score the cells or regions of a table; `frame` is the result of `_frame`."""
     return balance_tensions(Sample(table, relevance, figure, frame[1], words, change), frame[0], weights)
 
 

@@ -20,11 +20,12 @@ _COLOURED = 0.02, 0.1
 
 
 def object_maps(query: TextQuery, objects: Sequence[DetectedObject], hw: tuple[int, int]) -> FloatArray:
-    """Return `[2, h, w]` in [0, 1]: how surely each place is in the box of an object that is named, and of another.
+    """Return `[2, h, w]` in [0, 1]: how surely each place is in the box of an object that the query names, and of
+    another.
 
     Args:
-        query: The text; where it names a colour too, the object must have some of it.
-        objects: What was found.
+        query: The text; if it names a colour too, the object must have some of it.
+        objects: Detected objects.
         hw: Rows and columns of the maps.
     """
     named, other = maps = np.zeros((2, *hw), np.float32)
@@ -44,7 +45,7 @@ def is_named(each: DetectedObject, term: ObjectTerm, objects: Sequence[DetectedO
     """Return True if a term names an object; `objects` are all that were found on the frame."""
     if not term.on:
         return each.label in term.classes
-    # A rider is a person at what is ridden, and that too.
+    # A rider counts as a person and as the thing that the person rides.
     pair = {"person", term.on}
     mates = pair - {each.label}
     return each.label in pair and any(mate.label in mates and _touch(each, mate) for mate in objects)

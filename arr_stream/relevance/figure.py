@@ -1,15 +1,15 @@
-"""What moves is a thing, not a set of pixels: motion is remembered, and shared with what looks alike.
+"""Figure: the cells of moving things, found by remembering motion and sharing it among cells of similar appearance.
 
-Flow tells motion at the outline and the textured parts of a thing, on the frames on which it moves. Two things make a
-figure of that, cell by cell:
+Optical flow shows motion only at the outline and the textured parts of a thing, and only on frames on which it moves.
+Two steps extend that, cell by cell, to the whole thing:
 
-- *memory*: motion is averaged over some frames, carried along the flow, so that a thing that stops for a moment is
-  still known to have moved;
-- *likeness*: ridge regression from what a cell looks like and where it is (colour, detail, position, through fixed
-  random features after Rahimi and Recht, "Random Features for Large-Scale Kernel Machines", 2007) to how much it
-  moves, over the frames so far with fading weight. Cells that look like what moves get a share of its motion, cells
-  whose look stands still around it lose theirs. That the look of what moves can be learned on the fly, without being
-  told what it is, is an idea of Papazoglou and Ferrari, "Fast Object Segmentation in Unconstrained Video" (2013).
+- *memory*: motion is averaged over some frames, carried along the flow, so that a thing that stops for a moment still
+  counts as moving;
+- *likeness*: ridge regression from a cell's appearance and position (colour, detail, position, through fixed random
+  features after Rahimi and Recht, "Random Features for Large-Scale Kernel Machines", 2007) to its motion, over the
+  frames so far with fading weight. Cells that look like moving cells get a share of their motion; cells that look like
+  their still surroundings lose theirs. Learning the appearance of moving things online, without supervision, is an idea
+  of Papazoglou and Ferrari, "Fast Object Segmentation in Unconstrained Video" (2013).
 
 Nothing is learned beforehand, and a scene in which nothing moves has no figure.
 """
@@ -32,9 +32,9 @@ CUES = 6
 
 FEATURES = 32
 MOTION_MEMORY = 0.6
-"""What remains of the remembered motion from one frame to the next."""
+"""Share of the remembered motion that is kept from one frame to the next."""
 LIKENESS_MEMORY = 0.95
-"""What remains of the regression's evidence."""
+"""Share of the regression's evidence that is kept from one frame to the next."""
 RIDGE = 1e-2
 """Relative to the mean square of a feature."""
 
@@ -45,7 +45,7 @@ _PLACE_SCALE = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figure:
-    """What is known of the figure, between two frames.
+    """State of the figure between two frames.
 
     Args:
         motion: `[H/8, W/8]` in [0, 1], motion averaged over the frames so far.
@@ -59,23 +59,24 @@ class Figure:
 
     @classmethod
     def nothing(cls, beside: Array, hw: tuple[int, int]) -> Figure:
-        """On a first frame and after a cut, on another array's device; `hw` is an eighth of the texture's size."""
+        """Return an empty state, on the device of `beside`, for a first frame or after a cut; `hw` is an eighth of the
+        texture's size."""
         size = FEATURES + 1
         return cls(zeros(beside, hw), zeros(beside, (size, size)), zeros(beside, (size,)))
 
 
 def see_figure(figure: Figure, eighth: Array, detail: Array, motion: Array, flow: Flow | None) -> tuple[Figure, Array]:
-    """Take a frame.
+    """Update the figure by a frame.
 
     Args:
-        figure: What is known.
+        figure: The state before this frame.
         eighth: The picture at an eighth of the texture's size.
         detail: `[H/4, W/4]` its high-pass channel, in 255ths.
         motion: `[H/8, W/8]` in [0, 1], the motion channel.
-        flow: To the frame before; None on the first frame and after a cut, when there is nothing to learn from.
+        flow: To the frame before; None on the first frame and after a cut, which give nothing to learn from.
 
     Returns:
-        What is known from now on, and `[gh, gw]` in [0, 1]: how surely each cell belongs to what moves.
+        The new state, and `[gh, gw]` in [0, 1]: how surely each cell belongs to what moves.
     """
     hw = motion.shape[0] // 4, motion.shape[1] // 4
     if flow is None:
@@ -105,7 +106,7 @@ def features(cue: Array) -> Array:
 
 
 def learn(gram: Array, moment: Array, seen: Array, moves: Array) -> tuple[Array, Array, Array]:
-    """One frame of ridge regression with fading memory.
+    """Update the ridge regression, with fading memory, by one frame.
 
     Args:
         gram: `[F, F]`, evidence so far.
@@ -114,7 +115,7 @@ def learn(gram: Array, moment: Array, seen: Array, moves: Array) -> tuple[Array,
         moves: `[cells]`.
 
     Returns:
-        Both with this frame added, and the `[cells]` motion that each look goes with.
+        Both with this frame added, and `[cells]`, the motion predicted from each cell's appearance.
     """
     gram = LIKENESS_MEMORY * gram + seen.T @ seen
     moment = LIKENESS_MEMORY * moment + seen.T @ moves

@@ -1,11 +1,11 @@
-"""Where someone looked: samples of an eye tracker or a pointer, read from a CSV file.
+"""Gaze of a viewer: samples of an eye tracker or a pointer, read from a CSV file.
 
     pts_seconds,x,y
     0.000,0.512,0.430
     0.008,0.515,0.431
 
-Columns may stand in any order and beside others. A sample takes 16 bytes, so an hour at 1000 Hz takes 58 MB; files of
-more than `MAX_SAMPLES` are refused instead of filling the memory.
+Columns may have any order; other columns are ignored. A sample takes 16 bytes, so an hour at 1000 Hz takes 58 MB; files
+of more than `MAX_SAMPLES` are refused instead of filling the memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROW_REMEDY = "give seconds, and x and y in [0, 1]; leave out samples without a 
 
 
 class GazeSource(Protocol):
-    """Tells where someone looked."""
+    """Source of gaze positions."""
 
     def between(self, after_seconds: float, until_seconds: float) -> FloatArray:
         """`[N, 2]` points, normalised to [0, 1], that belong to a frame; see `GazeTrack.between`."""

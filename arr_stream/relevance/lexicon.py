@@ -35,7 +35,7 @@ class Shade:
         hue_degrees: From, to; `from` may exceed `to` (through 0). None: any hue.
         saturation: Chroma over lightness, from, to.
         lightness: From, to, in [0, 1].
-        focal_lightness: Where the word is at its purest; *light* and *dark* count from here.
+        focal_lightness: Lightness of the purest shade; *light* and *dark* count from here.
         chroma: From, to. The lower limit keeps the noise of dark greys from counting as colour.
         kinds: Colours that may follow as the family's name, as in "navy blue".
     """
@@ -254,13 +254,13 @@ def modified(shade: Shade, modifier: str) -> Shade:
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """What the lexicon makes of a query's words.
+    """Interpretation of a query's words by the lexicon.
 
     Args:
         terms: Known words, each once, in order.
         unknown: Words that are neither known nor stop words, each once, in order.
-        phrase: What the thing itself is called: the words without those for places, motion and writing, and without
-            stop words at either end. "find the red car on the left" is about a "red car", "red" about a "red thing".
+        phrase: Name of the thing itself: the words without those for places, motion and writing, and without stop words
+            at either end. "find the red car on the left" is about a "red car", "red" about a "red thing".
     """
 
     terms: tuple[Term, ...]
@@ -295,7 +295,7 @@ def understand(words: Sequence[str]) -> Understood:
 
 
 def _longest_at(words: Sequence[str], at: int) -> tuple[Term | None, int]:
-    """Return what the words from one on mean, and how many of them; of a colour and an object the longer name."""
+    """Return the term that starts at a word and its length in words; of a colour and an object, the longer one."""
     colour, of_colour = _colour_at(words, at)
     named, of_name = object_at(words, at)
     if named is not None and of_name > of_colour and (of_name > 1 or _single(words[at]) is None):
@@ -309,7 +309,7 @@ def _without_stop_words_at_the_ends(words: list[str]) -> list[str]:
 
 
 def _colour_at(words: Sequence[str], at: int) -> tuple[ColourTerm | None, int]:
-    """The colour that starts at a word (modifier, name, family's name), and how many words it takes."""
+    """Return the colour that starts at a word (modifier, name, family's name) and its length in words."""
     start = at
     modifier = None
     if words[at] in MODIFIERS and at + 1 < len(words):

@@ -1,4 +1,4 @@
-"""A keyframe's embedding brought to the texture's channels and scored against what a model was asked about."""
+"""Conversion of a keyframe's embedding to the texture's channels, and its scores against the queries of a model."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from arr_stream.relevance.semantic import SemanticSpace
 
 _LEAST_VARIANCE = 1e-6
-"""Of a number in [-1, 1]: less is rounding."""
+"""Smallest variance of a number in [-1, 1] that is more than rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meanings:
-    """How well the places of one embedding fit the phrases that are asked.
+    """Fit of the places of one embedding to the queried phrases.
 
     Args:
-        version: Of the semantic space that they were scored in; None before there was an embedding.
+        version: Version of the semantic space of the scores; None before the first embedding.
         maps: By phrase, `[h, w]` in [0, 1].
-        unlike: `[h, w]` in [0, 1], how unlike the rest of the frame places are in meaning; None where no model of
-            meaning has looked.
+        unlike: `[h, w]` in [0, 1], how much each place differs in meaning from the rest of the frame; None without an
+            embedding model.
     """
 
     version: int | None = None
@@ -58,7 +58,7 @@ def renew_meanings(
     if space is None:
         raise ValueError(f"embeddings of {embedding.space!r} are in a joint space: give the pipeline its text encoder")
     if not cache.has_embedding_channels:
-        # What was looked at because it was new is no sample of the stream.
+        # A window embedded because it was new is not a representative sample of the stream.
         if not cache.embedding_joined:
             space.learn(embedding)
     elif known.version == space.version:
@@ -71,31 +71,32 @@ def renew_meanings(
 
 
 def outstanding(saliency: Array, unlike: Array, way: Flow) -> Array:
-    """Saliency `[h, w]` of the present frame, raised to how unlike the rest of an earlier one places were in meaning.
+    """Return saliency `[h, w]` of the current frame, raised where places of an earlier frame differed in meaning from
+    its rest.
 
     Args:
         saliency: In [0, 1].
         unlike: `[h', w']` in [0, 1] of the earlier frame.
-        way: Back to it; what it does not know of has the saliency that it has.
+        way: Flow back to it; places that it does not cover keep their saliency.
     """
     carried = still_meant(unlike, way, trust=1.0)
     return namespace(saliency).maximum(saliency, resized(carried, (saliency.shape[0], saliency.shape[1])))
 
 
 def still_meant(found: Array, way: Flow, trust: float) -> Array:
-    """What a model found on an earlier frame, `[h, w]`, carried to this one; fades where carrying lost track.
+    """Carry a model's result `[h, w]` from an earlier frame to this one; it fades where the flow is unreliable.
 
     Args:
         found: In [0, 1].
-        way: Back to that frame.
-        trust: Confidence from which it is fully believed.
+        way: Flow back to that frame.
+        trust: Confidence from which it counts fully.
     """
     confidence = averaged(way.confidence, (found.shape[0], found.shape[1]))
     return carry(found, way, outside=0.0) * at_most(confidence / max(trust, 1e-6), 1.0)
 
 
 def _to_half_cells(channels: FloatArray, grid: Grid) -> FloatArray:
-    """`[16, 2*gh, 2*gw]`: two samples a cell and side, whatever the embedder gave."""
+    """Return `[16, 2*gh, 2*gw]`: two samples per cell and side, for any size of the embedder's output."""
     size_wh = (2 * grid.columns, 2 * grid.rows)
     if channels.shape[1:] == size_wh[::-1]:
         return channels

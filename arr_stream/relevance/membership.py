@@ -1,7 +1,7 @@
-"""How well each place of a frame fits a text query.
+"""Fit of each place of a frame to a text query.
 
-Each kind of word gives one map in [0, 1] of absolute membership: nothing is stretched to the frame, so where nothing
-is red, "red" is near 0 everywhere. Words of one kind widen (red blue: either), kinds narrow (red left: both), hence
+Each kind of word gives one map in [0, 1] of absolute membership: nothing is stretched to the frame, so where nothing is
+red, "red" is near 0 everywhere. Words of one kind widen (red blue: either), kinds narrow (red left: both), hence
 maximum within a kind and product across kinds.
 """
 
@@ -33,16 +33,16 @@ DARK_LUMA = (0.15, 0.40)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Senses:
-    """What a text query is evaluated on.
+    """Inputs on which a text query is evaluated.
 
     Args:
         rgb: `[h, w, 3]`, uint8, usually a quarter of the texture; `[3, h, w]` on a device.
         motion: `[h, w]` in [0, 1], the motion channel; needed only by queries with motion words.
-        word_map: Gives `[h, w]` in [0, 1] for a text, usually `word_mask` of the last keyframe, carried; needed only
+        word_map: Returns `[h, w]` in [0, 1] for a text, usually `word_mask` of the last keyframe, carried; needed only
             by queries with words to read.
-        meaning: `[h, w]` in [0, 1], what a model makes of the query, in place of its colours; None without one.
+        meaning: `[h, w]` in [0, 1], a model's relevance for the query, used in place of its colours; None without one.
         objects: `[h, w]` in [0, 1], how surely each place is an object that the query names, of the colour that it
-            names; None where it names none.
+            names; None if it names no object.
     """
 
     rgb: Array

@@ -1,10 +1,10 @@
-"""What the user asks for: a text, a region of a frame, an object's mask on it, or an example picture.
+"""Queries of the user: a text, a region of a frame, an object's mask on it, or an example picture.
 
     query = parse_text('red car on the left')
     query.notice()   # -> unknown word ...
 
-A query only says what is wanted; `relevance.membership` scores a text on a frame, and regions and examples are scored
-by what they look like.
+A query only describes the wanted thing; `relevance.membership` scores a text on a frame, and regions and examples are
+scored by appearance.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 @dataclass(frozen=True, slots=True)
 class TextQuery:
-    """A text, understood as far as the lexicon goes.
+    """Text query with the lexicon's interpretation of it.
 
     Args:
         text: As given.
-        terms: What was understood. Without any the query is valid and scores nothing.
-        unknown_words: What was not, each once, in order.
-        phrase: What the thing itself is called, for a model that understands more than the lexicon; may be empty.
+        terms: Understood words. Without any, the query is valid and scores 0 everywhere.
+        unknown_words: Words that are not understood, each once, in order.
+        phrase: Name of the thing itself, for a model that understands more than the lexicon; may be empty.
     """
 
     text: str
@@ -78,7 +78,7 @@ class TextQuery:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Texts to look for in the scene; an empty one stands for anything written."""
+        """Texts to look for in the scene; an empty one means any text."""
         return tuple(term.text for term in self.terms if isinstance(term, WordTerm))
 
     @property
@@ -88,12 +88,12 @@ class TextQuery:
 
     @property
     def names_the_unknown(self) -> bool:
-        """Some of it is understood, but not what it is about, as in "green bus"."""
+        """True if some words are understood, but not the thing itself, as in "green bus"."""
         understood = self.words or self.objects or self.needs_motion
         return bool(self.terms and self.unknown_words) and not understood
 
     def detected(self, labels: Collection[str]) -> TextQuery:
-        """Return the query as it is understood with a detector for these labels: other objects are unknown words."""
+        """Return the query for a detector with these labels: objects that it cannot find become unknown words."""
         found = [term.among(labels) if isinstance(term, ObjectTerm) else term for term in self.terms]
         lost = [term.word for term in self.objects if term.among(labels) is None]
         unknown = tuple(dict.fromkeys((*self.unknown_words, *lost)))
@@ -148,7 +148,7 @@ def _quoted(words: Sequence[str]) -> str:
 
 
 class _Shown:
-    """What is asked for is shown, so that every word of it is understood."""
+    """Query that is shown instead of described, so that it has no unknown words."""
 
     __slots__ = ()
 
@@ -178,7 +178,7 @@ def _at(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RegionQuery(_Shown):
-    """A box around what is wanted.
+    """Box around the wanted thing.
 
     Args:
         xywh: Left, top, width and height in source pixels of the first frame.
@@ -215,10 +215,10 @@ class RegionQuery(_Shown):
         return f"region{_at(self.at_seconds)}"
 
     def checked(self, size_wh: tuple[int, int]) -> RegionQuery:
-        """This region cut to a frame; up to one pixel beyond an edge is taken for rounding.
+        """Return this region cropped to a frame; up to one pixel beyond an edge counts as rounding.
 
         Raises:
-            RegionOutsideFrame: It lies outside, or reaches further out than that.
+            RegionOutsideFrame: The region is outside the frame, or reaches further beyond an edge.
         """
         x, y, w, h = self.xywh
         width, height = size_wh
@@ -281,7 +281,7 @@ class MaskQuery(_Shown):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExampleQuery(_Shown):
-    """A picture of what is wanted.
+    """Picture of the wanted thing.
 
     Args:
         path: Where it was read from.
@@ -352,9 +352,9 @@ def parse_region(text: str, at_seconds: float = 0.0) -> RegionQuery:
 
 
 def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQuery:
-    """An example picture, turned upright by its EXIF tag; of an animation, the first frame.
+    """Load an example picture, turned upright by its EXIF tag; of an animation, the first frame.
 
-    What is transparent takes the mean colour of what is visible, so that it adds no colour of its own.
+    Transparent pixels take the mean colour of the visible ones, so that they add no colour of their own.
 
     Raises:
         ExampleUnreadable: Missing, not a picture, damaged, too large or wholly transparent.
@@ -387,7 +387,7 @@ def load_mask(path: str | Path, at_seconds: float = 0.0, *, max_pixels: int = 10
 
 
 class _NotAPicture(Exception):
-    """Says what is wrong with a file, to follow its name."""
+    """Defect of a picture file, worded to follow the file's name."""
 
     def __init__(self, fault: str, remedy: str) -> None:
         super().__init__(fault)

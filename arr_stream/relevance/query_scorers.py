@@ -1,7 +1,7 @@
-"""Queries on every frame: each keeps what it needs from frame to frame and gives one relevance map a frame.
+"""Scorers of queries: each keeps its state from frame to frame and gives one relevance map per frame.
 
-A scorer prepares a task on the host: arrays and constants. Tasks are answered where the frame is, all in one step that
-reads nothing but its arguments, so that a device can capture it.
+A scorer prepares a task on the host: arrays and constants. All tasks run on the frame's device, in one step that reads
+nothing but its arguments, so that a device can capture it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from arr_stream.texture.pixels import averaged, packed_colours, picture_hw, resi
 from arr_stream.types import FloatArray, Frame, Grid
 
 LEAST_MEANING = 0.02
-"""What a model scores below this is chance: its scores never quite reach 0."""
+"""Score of a model up to which a match counts as chance: its scores never quite reach 0."""
 
 
 _LOOK_EVERY = 3
@@ -41,7 +41,7 @@ _LOOK_EVERY = 3
 
 _AROUND_WORDS = np.ones((9, 9), np.uint8)
 _AROUND_SHARE = 0.5
-"""Words are asked for with a little around them, at half their worth: cells that hold but the end of one come last."""
+"""Weight of the margin around words: cells that hold only the end of a word rank last."""
 _WITHIN_SAMPLES = 5
 """Words count as means over so many samples each way: cells that are full of one come first."""
 
@@ -76,14 +76,14 @@ class QueryInput:
     """One frame as scorers see it on the host.
 
     Args:
-        frame: The frame; pictures of it are made on the host only where something is learned.
+        frame: The frame; its pictures are made on the host only if a scorer learns from them.
         grid: Its cells.
-        cache: What is carried.
-        meanings: For each phrase that a model was asked about, `[h', w']` in [0, 1], how well places fit it on the
-            frame of the embedding in use; empty before the first embedding.
-        put: Brings an array to where the loop works.
+        cache: The carried state of the stream.
+        meanings: For each phrase that a model scores, `[h', w']` in [0, 1], its fit to the places on the frame of the
+            embedding in use; empty before the first embedding.
+        put: Moves an array to the loop's device.
         put_region: The same for a region that was just learned.
-        picture: Gives the host's picture at a quarter of the texture's size, where there is one already.
+        picture: Returns the host's picture at a quarter of the texture's size, if it was already made.
     """
 
     frame: Frame
@@ -104,7 +104,7 @@ class QueryInput:
 
 @dataclass(frozen=True, eq=False)
 class QueryContext:
-    """What a task may look at on one frame; relevance maps are at a quarter of the texture's size.
+    """Inputs of a task on one frame; relevance maps are at a quarter of the texture's size.
 
     Args:
         quarter: The picture at that size.
@@ -112,7 +112,7 @@ class QueryContext:
         figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
         flow: To the frame before; None on the first frame and after a cut.
         text_way, embedding_way, object_way: Flow back to the keyframes of text, embedding and objects, or None.
-        trust: Confidence from which what a model found is fully believed.
+        trust: Confidence of the flow from which a model's results count fully.
     """
 
     quarter: Array
@@ -141,17 +141,18 @@ class QueryContext:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """One query's relevance on one frame.
+    """Relevance of one frame to one query.
 
     Args:
         relevance: `[h, w]` in [0, 1], a quarter of the texture's size.
-        carried: It came along the flow.
-        keep: What the scorer wants to know on the next frame.
-        half_understood: It is of a property alone, such as a colour: the word for the thing is not known.
-        of_words: It is of words, which are where they were read whatever else stands out.
-        detected: It is of objects that a detector found, which misses some.
-        other: `[h/2, w/2]` in [0, 1], how surely each place is an object that is not asked for; None: nobody knows.
-        moves: What is asked for is of a kind that moves.
+        carried: The relevance was carried along the flow.
+        keep: State that the scorer keeps for the next frame.
+        half_understood: The query is understood only as a property, such as a colour: the word for the thing is
+            unknown.
+        of_words: The query is for words, whose places are known, so that saliency does not matter.
+        detected: The query is for objects that a detector finds, which misses some.
+        other: `[h/2, w/2]` in [0, 1], how surely each place is an object that the query does not name; None: unknown.
+        moves: The query is for a kind of object that moves.
     """
 
     relevance: Array
@@ -165,7 +166,7 @@ class Answer:
 
 
 _STILL_DOUBT = 0.5
-"""What the relevance of a still place loses where something surely moves."""
+"""Share of its relevance that a still place loses where something surely moves."""
 
 
 _HALF_UNDERSTOOD = 0.3
@@ -173,11 +174,11 @@ _HALF_UNDERSTOOD = 0.3
 _DETECTED = 0.8
 """Weight of a detected object in the choice."""
 _STILL_OBJECT = 0.4
-"""Share of that weight that an object loses when it stands still while something else moves."""
+"""Share of that weight that an object loses if it stands still while something else moves."""
 _BEFORE_BACKGROUND = 0.8
 """The same share before a known background."""
 _MAY_BE_FOUND = 0.4
-"""Weight of what moves and was not detected, when a query asks for objects that move."""
+"""Weight of moving things that were not detected, if a query is for objects that move."""
 
 
 class QueryTask(Protocol):
@@ -187,30 +188,31 @@ class QueryTask(Protocol):
 
 
 class QueryScorer(Protocol):
-    """Prepares a query for each frame, in order, and takes back what it wants to know on the next."""
+    """Scorer of one query: prepares a task for each frame, in order, and keeps its state for the next."""
 
     def task(self, given: QueryInput) -> QueryTask: ...
 
     def watched(self, keep: Any) -> Array | None:
-        """What of it the host must see on this frame; a device brings it with all else that comes back."""
+        """Return the part of the state that the host must read on this frame; a device transfers it with its other
+        results."""
 
     def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> str | None:
-        """Keep what the task handed back for the next frame; a notice where the user should know something."""
+        """Keep the task's state for the next frame; return a notice if the user should know something."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextTask:
-    """A text on one frame.
+    """Task of a text query on one frame.
 
     Args:
         query: The text.
-        words: For each word to read, `[h, w]` how much each place of the keyframe is wanted for it; None before there
-            was text.
-        by_model: A model is asked, in place of the lexicon's colours.
-        meaning: `[h', w']` what it found on the frame of the embedding in use; None before there is one.
+        words: For each word to read, `[h, w]`, how well each place of the keyframe matches it; None before the first
+            text.
+        by_model: A model scores the query, in place of the lexicon's colours.
+        meaning: `[h', w']`, the model's scores on the frame of the embedding in use; None before the first.
         embedded_before: That frame was an earlier one.
-        objects: `[2, h/2, w/2]` how surely each place of the keyframe is an object that is named, and another; None
-            before any were looked for.
+        objects: `[2, h/2, w/2]`, how surely each place of the keyframe is an object that the query names, and another;
+            None before the first detection.
     """
 
     query: TextQuery
@@ -242,19 +244,19 @@ class TextTask:
         return Answer(meant, self.embedded_before, of_words=bool(self.query.words))
 
     def _read(self, context: QueryContext) -> list[Array]:
-        """How much each place is wanted for each word, carried to this frame."""
+        """Return the match of each place with each word, carried to this frame."""
         if self.words is None or context.text_way is None:
             return [context.nothing() for _ in self.query.words]
         return [carry(mask, context.text_way, outside=0.0) for mask in self.words]
 
     def _detected(self, context: QueryContext) -> Array:
-        """How surely each place is an object of a kind that is named, and another, carried to this frame."""
+        """Return how surely each place is an object that the query names, and another, carried to this frame."""
         if self.objects is None or context.object_way is None:
             return zeros(context.eighth_motion, (2, *context.eighth_motion.shape))
         return carry(self.objects, context.object_way, outside=0.0)
 
     def _meant(self, context: QueryContext) -> Array:
-        """How well places fit the phrase, carried to this frame."""
+        """Return the fit of each place to the phrase, carried to this frame."""
         way, found = context.embedding_way, self.meaning
         if way is None or found is None:
             return context.nothing()
@@ -262,25 +264,25 @@ class TextTask:
 
 
 def _as_it_moves(context: QueryContext) -> Array:
-    """`[h, w]` in [0, 1]: what is left of the relevance of something that the lexicon has no word for.
+    """Return, as `[h, w]` in [0, 1], the share of its relevance that each place keeps if the lexicon does not know the
+    thing.
 
-    Most of what is asked for is a thing: where anything moves, what is of the colour and stands still is less likely
-    to be it.
+    Most queries are for things: where anything moves, a still place of the same colour is less likely to be the thing.
     """
     figure = resized(context.figure, context.hw)
     return 1 - _STILL_DOUBT * context.figure.max() * (1 - figure)
 
 
 class TextScorer:
-    """A text through the lexicon, or through a model that knows the words.
+    """Scorer of a text query through the lexicon, or through a model that knows the words.
 
-    What the lexicon knows is computed on every frame, which costs less than to carry it; the regions of words that
-    were read are carried. What a model finds on keyframes is carried between them; places, motion and quoted words
-    are not its business: they narrow what it finds, on every frame.
+    Relevance by the lexicon is computed on every frame, which costs less than carrying it; regions of words are
+    carried. Relevance by a model is computed on keyframes and carried between them; places, motion and quoted words
+    narrow it on every frame.
 
     Args:
         query: The text.
-        by_model: A model is asked.
+        by_model: A model scores the query.
     """
 
     def __init__(self, query: TextQuery, by_model: bool = False) -> None:
@@ -304,7 +306,8 @@ class TextScorer:
     def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> None: ...
 
     def _detected(self, given: QueryInput) -> Array | None:
-        """How surely each place is an object that is asked for, on the frame that was looked at; once a keyframe."""
+        """Return how surely each place is an object that the query names, on the keyframe of the objects; computed once
+        a keyframe."""
         finding = given.cache.objects
         if finding is None:
             return None
@@ -313,7 +316,7 @@ class TextScorer:
         return self._objects[1]
 
     def _words(self, given: QueryInput) -> tuple[Array, ...] | None:
-        """How much each place is wanted for each word on the frame that was read; made once a keyframe."""
+        """Return the match of each place with each word on the keyframe of the text; computed once a keyframe."""
         text = given.cache.text
         if text is None:
             return None
@@ -355,11 +358,11 @@ class RegionTask:
 
 
 class RegionScorer:
-    """A box, or an object's mask, on one frame, followed through the stream, and found again where it was lost.
+    """Scorer of a box, or of an object's mask, followed through the stream and found again after it was lost.
 
     Args:
-        query: Which; before its time comes the relevance is 0.
-        anchored: Keep it on what it looks like, instead of carrying it along the flow alone.
+        query: The region or mask; before its time the relevance is 0.
+        anchored: Correct the region by its appearance, instead of only carrying it along the flow.
     """
 
     def __init__(self, query: RegionQuery | MaskQuery, *, anchored: bool = True) -> None:
@@ -439,7 +442,7 @@ def _box_around(posterior: FloatArray) -> Box | None:
 
 
 def overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
-    """`[samples]`: the share of each of `samples` equal parts of `size` pixels that lies in `[start, end]`."""
+    """Return `[samples]`: the share of each of `samples` equal parts of `size` pixels that is in `[start, end]`."""
     edges = np.linspace(0, size, samples + 1)
     inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0, None)
     share: FloatArray = (inside / (size / samples)).astype(np.float32)
@@ -461,9 +464,9 @@ class ExampleTask:
 
 
 class ExampleScorer:
-    """An example picture, found by its colours: likely under the example, unlikely under the scene.
+    """Scorer of an example picture by its colours: likely under the example, unlikely under the scene.
 
-    The scene's own colours are learned on the first frame and again on every frame that generation was asked for.
+    The scene's own colours are learned on the first frame and again on every frame that becomes a keyframe.
     """
 
     def __init__(self, query: ExampleQuery) -> None:
@@ -488,19 +491,19 @@ class ExampleScorer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryRelevance:
-    """All queries' answers on one frame.
+    """Relevance of one frame to all queries.
 
     Args:
         best: `[Q]` highest relevance of any cell to each query.
         combined: `[gh, gw]` the highest relevance of each cell; zeros without a query.
-        query: `[gh, gw]` int, which query that was, -1 where none has any.
-        carried: `[gh, gw]` bool, the winning query's relevance came along the flow.
+        query: `[gh, gw]` int, the query of that relevance, -1 where it is 0.
+        carried: `[gh, gw]` bool, the winning query's relevance was carried along the flow.
         half_understood: For each query, whether only a property of the thing is understood.
         of_words: For each query, whether it asks for words.
         detected: For each query, whether a detector answers it.
         others: `[gh, gw]` in [0, 1], how surely each cell is an object that no query names, where all are answered by a
             detector; else None.
-        moves: Some query asks a detector for what moves.
+        moves: A query is for objects of a detector that move.
     """
 
     best: Array
@@ -514,11 +517,10 @@ class QueryRelevance:
     moves: bool = False
 
     def followed(self, figure: Array, change: Change | None = None) -> Array:
-        """Return `[gh, gw]` in [0, 1]: how far the choice follows the queries in each cell.
+        """Return `[gh, gw]` in [0, 1]: how far the selection follows the queries in each cell.
 
-        A detector misses some objects and finds some that are none, so that its word alone is not followed all the way.
-        Where anything moves, those that move come first; and what moves may be an object of a kind that does, though it
-        was not found.
+        A detector misses objects and reports false ones, so the selection follows it only in part. Where anything
+        moves, moving objects come first; and a moving thing may be an object of a moving kind that the detector missed.
 
         Args:
             figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
@@ -550,7 +552,7 @@ class QueryRelevance:
 def answer_queries(
     tasks: tuple[QueryTask, ...], context: QueryContext, cells_hw: tuple[int, int]
 ) -> tuple[QueryRelevance, tuple[Any, ...]]:
-    """Every task's answer as one relevance a cell, and what the scorers keep."""
+    """Combine the answers of all tasks into one relevance per cell, and return it with the scorers' state."""
     if not tasks:
         nothing = zeros(context.quarter, cells_hw)
         none = namespace(nothing).zeros_like(nothing, dtype=namespace(nothing).int32) - 1
@@ -566,7 +568,7 @@ def answer_queries(
     kinds = "half_understood", "of_words", "detected"
     half_understood, of_words, detected = (tuple(map(attrgetter(name), answers)) for name in kinds)
     others = [averaged(answer.other, cells_hw) for answer in answers if answer.other is not None]
-    # What one query does not name another may.
+    # A thing that one query does not name may be named by another.
     common = xp.amin(xp.stack(others), 0) if len(others) == len(answers) else None
     moves = any(answer.moves for answer in answers)
     return QueryRelevance(most, combined, query, carried, half_understood, of_words, detected, common, moves), keep
@@ -589,15 +591,15 @@ class _ScoredQuery:
 
 
 class QueryScorers:
-    """Several queries at once.
+    """Scorers of several queries at once.
 
     Args:
-        queries: What is asked; may be empty.
-        phrases: Those of the queries that a model is asked about.
-        labels: What the detector in use can find.
-        before: What was asked until now; a query that is asked still goes on, and a region is followed from where it
-            is by now.
-        anchored: Keep regions on what they look like.
+        queries: The queries; may be empty.
+        phrases: Phrases of the queries that a model scores.
+        labels: Labels that the detector in use can find.
+        before: The previous scorers; an unchanged query keeps its state, and a region is followed from its current
+            place.
+        anchored: Correct regions by their appearance.
     """
 
     def __init__(
@@ -621,7 +623,7 @@ class QueryScorers:
             )
 
     def tasks(self, given: QueryInput) -> tuple[QueryTask, ...]:
-        """What is to be answered on this frame."""
+        """Return the tasks of this frame."""
         return tuple(each.scorer.task(given) for each in self._scored)
 
     @property
@@ -630,11 +632,11 @@ class QueryScorers:
         return next((each.scorer.box for each in self._scored if isinstance(each.scorer, RegionScorer)), None)
 
     def watched(self, keep: Sequence[Any]) -> tuple[Array | None, ...]:
-        """What of all that the host must see on this frame."""
+        """Return the parts of the state that the host must read on this frame."""
         return tuple(each.scorer.watched(own) for each, own in zip(self._scored, keep, strict=True))
 
     def take(self, keep: Sequence[Any], watched: Sequence[FloatArray | None], given: QueryInput) -> tuple[str, ...]:
-        """Give each scorer what it wanted to keep, and to see, and return their notices."""
+        """Pass each scorer its state and the parts read by the host, and return the scorers' notices."""
         notices: list[str] = []
         for each, own, seen in zip(self._scored, keep, watched, strict=True):
             if (notice := each.scorer.take(own, seen, given)) is not None:

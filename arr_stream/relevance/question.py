@@ -1,10 +1,10 @@
-"""What a question asks to look at: the things that it names, without the words that only make it a question.
+"""Objects that a question asks about, as texts for queries, without the words that only form the question.
 
     sought("Is the red circle left or right of the blue star?")   # ("red circle", "blue star")
     sought("What does the sign say?")                             # ("sign", "text")
 
-Each is a query of its own, as `parse_text` takes it. Of a choice between answers ("left or right", "small or large")
-nothing is looked for, and a side counts where it says which thing is meant ("the car on the left").
+Each text is a query of its own, as `parse_text` takes it. The options of a choice ("left or right", "small or large")
+give no query. A side counts if it identifies the thing ("the car on the left").
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from arr_stream.relevance.lexicon import ANYTHING_WRITTEN, MOTION, PLACES, STOP_
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[,;]")
 _ASIDE = re.compile(r"(?i)[.?!]?\s*\b(?:please\s+)?(?:answer|reply|respond)\b.*$", re.DOTALL)
-"""What tells how to answer, up to the end."""
+"""Instruction on how to answer, up to the end of the question."""
 _NUMBER_SHOWN = re.compile(r"\bnumbers? (?:is |are )?(?:on|at|in)\b")
 _QUOTED = re.compile(r"[\"“”„«»]")
 
@@ -33,7 +33,7 @@ _ANSWERS = _words(
 )
 """Words that a question may offer as its answer."""
 _LINKS = _words("to the on at in of it is a an one side more or")
-"""May stand between them."""
+"""Words that may appear between two sides."""
 _GENERIC = _words(
     """
     colour colours color colors shape shapes size sizes kind kinds type types sort side sides way ways number numbers
@@ -52,10 +52,10 @@ _WHO = _words("what who which that thing just has have anything anyone something
 
 
 def sought(question: str) -> tuple[str, ...]:
-    """Texts for queries, each once, in order; none where the question names nothing.
+    """Return texts for queries, each once, in order; an empty tuple if the question names nothing.
 
     Args:
-        question: In words. With something in quotation marks it is one text, as it is.
+        question: In words. A phrase in quotation marks makes it one text, unchanged.
     """
     if _QUOTED.search(question):
         return (question,)
@@ -65,7 +65,7 @@ def sought(question: str) -> tuple[str, ...]:
     run: list[str] = []
     for at, word in enumerate(words):
         if word in PLACES and _tells_apart(words, at) and (run or found):
-            # A side belongs to the thing that was named last.
+            # A side belongs to the thing named last.
             if not run:
                 run = list(found)[-1].split()
                 del found[" ".join(run)]
@@ -104,7 +104,7 @@ def _singular(word: str) -> str:
 
 
 def _tells_apart(words: list[str], at: int) -> bool:
-    """A side that says which thing is meant: `on the left`, and neither `left of` nor `what left`."""
+    """Return whether a side identifies the thing: `on the left`, and neither `left of` nor `what left`."""
     before = words[at - 1] if at else ""
     after = words[at + 1] if at + 1 < len(words) else ""
     return after != "of" and before not in _WHO and before in ("the", "on", "at", "in")

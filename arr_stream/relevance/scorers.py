@@ -1,7 +1,7 @@
-"""Three ways of knowing what matters, each a pure function of sampled channels.
+"""Three scorers, each a pure function of sampled channels.
 
-*Information* asks what is there to see, *perspective* what stands out from here, *participation* what the question
-makes of it. All take a `Sample` of N places and give `[N]` values in [0, 1].
+*Information* measures visible detail, *perspective* saliency from the viewpoint, *participation* relevance to the
+question. All take a `Sample` of N places and return `[N]` values in [0, 1].
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WRITTEN_POWER = 1.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Evidence of change on one frame (`motion.background`), and how far it can be trusted.
+    """Evidence of change on one frame (`motion.background`), and its reliability.
 
     Args:
         cells: `[N]` in [0, 1].
@@ -60,7 +60,7 @@ class Change:
             cells_hw: Rows and columns of cells.
             known: As above.
         """
-        # What is smaller than a cell changes little of it, but surely.
+        # A thing smaller than a cell changes little of the cell, but changes it surely.
         quarters = averaged(plane, (2 * cells_hw[0], 2 * cells_hw[1]))
         excess = namespace(plane).amax(quarters) - 2 * middle_of(quarters.reshape(-1))
         cells = averaged(quarters, cells_hw).reshape(-1)
@@ -80,7 +80,7 @@ class Sample:
     Args:
         values: `[N, len(CHANNEL_NAMES)]`, NumPy on the host, tensors on a device.
         relevance: `[N]` relevance to the query on this frame, carried or computed; zeros without a query.
-        figure: `[N]` how surely each belongs to what moves (`relevance.figure`); None where that is not known.
+        figure: `[N]` how surely each belongs to what moves (`relevance.figure`); None if unknown.
         moved: The highest figure of any place on the frame, one number or `[N]`.
         words: `[N]`, 1 where the relevance is to words that were read, else 0; None for 0 everywhere.
         change: Evidence of change, or None.
@@ -98,12 +98,12 @@ class Sample:
 
 
 def information(sample: Sample, weights: ScoringSettings) -> Array:
-    """How much there is to see: fine detail."""
+    """Score fine detail."""
     return sample["high_pass"] * _left_by_motion(sample, weights) * (1 - _lead(sample, weights))
 
 
 def writing(sample: Sample, weights: ScoringSettings) -> Array:
-    """What is written, and what looks as if something were."""
+    """Score text that was read, and places that look like text."""
     return sample["text"] ** (1 + WRITTEN_POWER * _lead_before_background(sample, weights)) * _left_by_motion(
         sample, weights
     )
@@ -120,8 +120,8 @@ def perspective(sample: Sample, weights: ScoringSettings) -> tuple[Array, Array]
 def _outstanding(sample: Sample, weights: ScoringSettings) -> Array:
     """Score saliency and motion, weighted towards the fovea as far as change does not lead.
 
-    The fovea is the frame's centre, or the gaze where one is given. It is a prior for when nothing better is known:
-    before a still camera's background, what changes counts wherever it is.
+    The fovea is the frame's centre, or the gaze where one is given. It is a prior for frames without better evidence:
+    before a still camera's background, change counts anywhere in the frame.
     """
     periphery = namespace(sample.values).minimum(sample["eccentricity"], 1 - sample["gaze"])
     seen = weights.saliency * sample["saliency"] * _left_by_motion(sample, weights)
@@ -136,21 +136,21 @@ def _lead(sample: Sample, weights: ScoringSettings) -> Array | float:
 
 
 def _lead_before_background(sample: Sample, weights: ScoringSettings) -> Array | float:
-    """Return the lead of change, as far as the camera stands still before a known background."""
+    """Return the weight of change: how surely the camera stands still before a known background."""
     return 0.0 if sample.change is None else sample.change.lead(weights) * sample.change.known
 
 
 def _left_by_motion(sample: Sample, weights: ScoringSettings) -> Array | float:
-    """What still things keep of their weight: what moves captures attention, as it does a viewer's."""
+    """Return the share of their weight that still things keep: motion captures attention, as it does a viewer's."""
     return 1 - weights.capture * sample.moved
 
 
 def participation(sample: Sample, weights: ScoringSettings) -> Array:
-    """What the question asks for, raised by what has a claim beside it."""
+    """Score relevance to the question, raised by other claims."""
     return 1 - (1 - sample.relevance) * (1 - claim(sample, weights))
 
 
 def claim(sample: Sample, weights: ScoringSettings) -> Array:
-    """Where the model itself looked, or what earlier questions were about; what is both counts once."""
+    """Score the places that the model looked at or that earlier questions were about; overlaps count once."""
     looked = weights.attention * sample["attention"]
     return namespace(looked).maximum(looked, weights.history * sample["attention_history"])

@@ -1,10 +1,10 @@
-"""What a stream knows of meaning: its queries as directions of a joint space, and how relevant each place is to them.
+"""Semantic space of a stream: its queries as directions of a joint image-text space, and the relevance of each place.
 
 Image and text features of one model lie in different places of their common space (Liang et al., "Mind the gap", 2022),
-so each is centred by its own mean: places by the mean of the features, queries by the mean of generic texts. What is
-left of a query's feature is a direction, which sets it apart from just any text. Its product with a place is compared
-with what the generic texts themselves reach on the places of this stream: relevance says how far beyond it stands out.
-Nothing is stretched to the frame, so a query without a match stays low everywhere.
+so each is centred by its own mean: places by the mean of the features, queries by the mean of generic texts. A query's
+centred feature is the direction that distinguishes it from generic texts. Its product with a place is compared with the
+products of the generic texts on this stream: relevance measures how far it exceeds them. Nothing is stretched to the
+frame, so a query without a match stays low everywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GENERIC = (
     *("the sky", "water", "the ground", "a wall", "a floor", "a window", "a building", "a house", "a street", "a road"),
     *("a car", "a bicycle", "a boat", "a chair", "a table", "a bottle", "food", "clothes", "a book", "a sign"),
 )
-"""Texts that any scene may or may not fit: they say where texts lie, and what a chance match scores."""
+"""Texts that any scene may or may not fit: they give the mean of text features and the scores of chance matches."""
 
 ATTRIBUTES = (
     *(
@@ -50,10 +50,10 @@ ATTRIBUTES = (
     *("round", "square", "long", "small", "large", "striped", "dotted", "checked", "plain", "shiny", "wooden", "metal"),
     *("a circle", "a triangle", "a star", "a cross", "a ring", "a heart", "an arrow", "a line", "a spot", "a corner"),
 )
-"""With the generic texts, a sample of what people ask for: the 16 channels make room for its directions first."""
+"""Sample, with the generic texts, of common queries: the 16 channels keep their directions first."""
 
 Z_HALF = 2.5
-"""Relevance is one half where a query stands so many standard deviations above the generic texts' scores."""
+"""Standard deviations above the generic texts' scores at which relevance is one half."""
 
 Z_WIDTH = 0.4
 """Deviations over which relevance rises from one half to 0.73."""
@@ -67,7 +67,8 @@ _LEAST_OFFSET = 0.01
 """Texts nearer to the generic mean than this fade to no direction at all."""
 
 _LEAST_SPREAD = 0.05
-"""Half of how far from the mean places are taken to lie at least: less is rounding, and no query stands out of that."""
+"""Least assumed distance of places from the mean, halved: smaller distances are rounding errors, and no query may stand
+out there."""
 
 _ROUNDS, _FIRST_ROUNDS = 2, 4
 _REMEMBERED_TEXTS = 256
@@ -78,7 +79,7 @@ class SemanticSpace:
     """Queries and places of one stream in a joint image-text space.
 
     Args:
-        encoder: Encodes texts; it is asked for the generic ones at once.
+        encoder: Encodes texts; the constructor encodes the generic ones at once.
         pca: Mean and principal directions of the model's features; None to learn the mean on the first keyframes.
 
     Raises:
@@ -117,7 +118,7 @@ class SemanticSpace:
         """Replace the queries; each text is encoded once.
 
         Returns:
-            One line for every text that the model cannot take as it stands.
+            One line for every text that the model cannot take unchanged.
 
         Raises:
             EmptyQuery: A text without anything in it.
@@ -139,7 +140,8 @@ class SemanticSpace:
         return tuple(notice for text in dict.fromkeys(texts) for notice in self._notices(text))
 
     def learn(self, embedding: Embedding) -> None:
-        """Take in a new keyframe: how its places vary, what chance matches score on them and, early on, their mean.
+        """Update the statistics by a new keyframe: the variance of its places, the scores of chance matches and, early
+        on, the mean.
 
         Raises:
             ValueError: Features of another space than the texts.
@@ -162,11 +164,11 @@ class SemanticSpace:
             learned = KEYFRAMES_TO_LEARN - self._means_to_learn
             self._pca = replace(self._pca, mean=self._pca.mean + (mean - self._pca.mean) / np.float32(learned + 1))
         self._means_to_learn -= 1
-        # What was scored about another mean says little about this one.
+        # Scores measured about another mean do not apply to this one.
         self._null = Null(len(mean))
 
     def project(self, embedding: Embedding) -> FloatArray:
-        """`[16, h, w]` float32 in [-1, 1]: what the texture's channels hold of `[D, h, w]` features.
+        """Project `[D, h, w]` features to the texture's channels, `[16, h, w]` float32 in [-1, 1].
 
         Raises:
             ValueError: Features of another space than the texts, or no PCA yet.
@@ -248,7 +250,7 @@ class SemanticSpace:
 
 
 class Null:
-    """What generic texts score on the places of a stream: a running mean and deviation.
+    """Running mean and deviation of the generic texts' scores on the places of a stream.
 
     Args:
         dimensions: Of the space; by chance alone, unrelated directions in it score something.
@@ -272,10 +274,10 @@ class Null:
         self.count = count
 
     def deviations(self, products: FloatArray) -> FloatArray:
-        """How many standard deviations products lie above the mean.
+        """Return how many standard deviations products exceed the mean.
 
         Raises:
-            ValueError: Nothing was taken in yet.
+            ValueError: No scores were added yet.
         """
         if self.count == 0:
             raise ValueError("no keyframe was learned yet")
@@ -284,12 +286,12 @@ class Null:
 
 
 def calibrated(deviations: FloatArray) -> FloatArray:
-    """Relevance in (0, 1) of a query that stands so many deviations above the generic texts."""
+    """Return relevance in (0, 1) of a query from its deviations above the generic texts."""
     return np.asarray(1.0 / (1.0 + np.exp((Z_HALF - deviations) / Z_WIDTH)), np.float32)
 
 
 def mostly_latin(text: str) -> bool:
-    """At least half of the letters are Latin, or there is no letter."""
+    """Return whether at least half of the letters are Latin, or there is no letter."""
     letters = [character for character in text if character.isalpha()]
     latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
     return 2 * latin >= len(letters)

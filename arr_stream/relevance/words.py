@@ -24,11 +24,11 @@ DIGIT_EDIT = 4.0
 """Cost of a wrong, missing or added digit, which makes another number rather than a misread one."""
 
 EXACT = 2
-"""Up to this many letters nothing is forgiven, as too many words are one sign apart."""
+"""Longest word, in letters, that must match exactly, as too many words differ from it by one sign."""
 INSIDE = 4
-"""From this many letters a word may stand inside a longer one."""
+"""Shortest word, in letters, that may match inside a longer one."""
 LOOSE = 8
-"""From this many letters a misread word may stand inside a longer one as well."""
+"""Shortest word, in letters, that may match inside a longer one even if misread."""
 
 _LOOK_ALIKE = ("0oq", "1lij", "2z", "5s", "6gb", "8b", "9gq", "uv", "ce")
 _PAIRS = {"rn": "m", "nn": "m", "vv": "w", "cl": "d"}
@@ -46,13 +46,13 @@ def word_mask(regions: Iterable[TextRegion], word: str, hw: tuple[int, int]) -> 
 
 @functools.lru_cache(maxsize=4096)
 def word_similarity(line: str, word: str) -> float:
-    """How surely a recognised line holds a word (or several), in [0, 1]; 1 for a verbatim one, whatever the case.
+    """Return how surely a recognised line holds a word (or several), in [0, 1]; 1 for a verbatim match in any case.
 
     Blanks do not count, as recognisers lose and invent them. A word must begin where one begins in the line and end
-    where one ends, or, from `INSIDE` letters on, be part of one; a number is never part of a longer number. The rest
-    is an edit distance (Sellers 1980, which finds the best stretch of the line), in which signs that look alike are
-    close: 1 minus the cost of the edits as a share of the word's letters. 0 where the word has more than twice the
-    letters of the line.
+    where one ends, or, from `INSIDE` letters on, be part of one; a number is never part of a longer number. The rest is
+    an edit distance (Sellers 1980, which finds the best stretch of the line), in which signs that look alike are close:
+    1 minus the cost of the edits as a share of the word's letters. 0 where the word has more than twice the letters of
+    the line.
     """
     wanted, tokens = folded(word).replace(" ", ""), folded(line).split()
     found = "".join(tokens)
