@@ -1,1 +1,1 @@
-"""The page, the interface for programs, and the server of both; see docs/api.md."""
+"""Web page, HTTP interface for programs, and their server; see docs/api.md."""

@@ -1,6 +1,6 @@
-"""The rules alone, free of any server: who may speak to it, and which sources it may open for them.
+"""Access rules, independent of any server: clients that may connect, and sources that they may open.
 
-Starlette's TrustedHostMiddleware knows fixed names only: not that any address will do, but no other name.
+Starlette's TrustedHostMiddleware supports fixed names only; these rules allow any address, but no other name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOKEN = re.compile(r"[!-~]+")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::(\d{1,5}))?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
-# Stricter than any parser that comes after it, so that none can see another host in what was allowed.
+# Stricter than any later parser, so that no parser can see another host in an allowed source.
 _ADDRESS = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]{0,31})://(?:[A-Za-z0-9._~%!$&'()*+,;=:-]*@)?"
     r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?(?P<rest>[/?][^\\#\s]*)?",
@@ -42,19 +42,19 @@ _CAMERA = re.compile(
     r"\d{1,4}|camera:[^/\\\x00-\x1f]{1,200}|(?:camera:)?/dev/(?:video\d{1,4}|v4l/by-(?:id|path)/[\w.:+-]+)"
 )
 _UPWARD = re.compile(r"(?:\.|%2e){2}|%25", re.IGNORECASE)
-"""What may lead out of the folder that a path begins with, once a server has read it, or read it twice."""
+"""Sequences that may lead out of the folder that a path begins with, after a server has decoded it once or twice."""
 _PREFIXED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rules of entry.
+    """Rules for access to the server.
 
     Args:
         host: Name or address that the server listens on.
-        token: What every request has to know; None asks for none.
-        names: Further names that the server is reached by.
-        port: For the name of the cookie: cookies do not tell ports apart.
+        token: Token that every request needs; None for no token.
+        names: Further names of the server.
+        port: For the name of the cookie: cookies do not distinguish ports.
     """
 
     host: str = "127.0.0.1"
@@ -64,7 +64,7 @@ class Access:
 
     @property
     def loopback(self) -> bool:
-        """Nobody but this machine reaches it."""
+        """True if only this machine can reach the server."""
         return is_loopback(self.host)
 
     @property
@@ -73,14 +73,15 @@ class Access:
 
     @property
     def cookie_value(self) -> str:
-        """Proves that the token was known; does not tell it."""
+        """Proof of the token that does not reveal it."""
         return hmac.new((self.token or "").encode(), b"arr-stream cookie", hashlib.sha256).hexdigest()
 
     def allows_host(self, host: str) -> bool:
-        """Whether the `Host` of a request is a name of this server.
+        """Return True if the `Host` of a request is a name of this server.
 
-        A page of another site whose name was made to lead here (DNS rebinding) has a name of its own. Addresses cannot
-        be made to lead elsewhere.
+        A page of another site whose name resolves to this server (DNS rebinding) sends its own name. Addresses
+        cannot be
+        rebound.
         """
         match = _HOST.fullmatch(host.strip().lower())
         if match is None:
@@ -95,7 +96,9 @@ class Access:
         return address.is_loopback or not self.loopback
 
     def allows_origin(self, origin: str, host: str) -> bool:
-        """Whether a page from `origin` may call the server under the name `host`: only if it came from there."""
+        """Return True if a page from `origin` may call the server under the name `host`: only if it has the same
+        origin.
+        """
         try:
             page, called = urlsplit(origin.strip().lower()), urlsplit(f"//{host.strip().lower()}")
             port = _DEFAULT_PORTS.get(page.scheme)
@@ -109,21 +112,21 @@ class Access:
             return False
 
     def knows_token(self, given: str | None) -> bool:
-        """Whether the token is right, or none is needed; takes the same time for every wrong one."""
+        """Return True if the token is right, or none is needed; takes the same time for every wrong one."""
         return self.token is None or _same(given, self.token)
 
     def knows_cookie(self, given: str | None) -> bool:
-        """Whether the cookie is one that this server has set."""
+        """Return True if this server has set the cookie."""
         return self.token is None or _same(given, self.cookie_value)
 
 
 def make_access(host: str, *, token: str | None, names: Sequence[str] = (), port: int = 8080) -> Access:
-    """Rules of entry for an address: any that is not loopback gets a token, a new one unless given.
+    """Return the access rules for an address: any that is not loopback gets a token, a new one unless given.
 
-    A loopback address does too where it has a further name: who calls it by that comes through a proxy.
+    A loopback address with a further name gets one too: clients that use the name come through a proxy.
 
     Raises:
-        InvalidSetting: The token is too short or has characters that no header can carry; a name is none.
+        InvalidSetting: The token is too short or has characters that no header can carry; or a name is not valid.
     """
     if token is not None and (len(token) < _LEAST_TOKEN or not _TOKEN.fullmatch(token)):
         raise InvalidSetting(
@@ -139,7 +142,7 @@ def make_access(host: str, *, token: str | None, names: Sequence[str] = (), port
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name localhost, is of this machine alone."""
+    """Return True if an address, or the name localhost, belongs to this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -147,24 +150,24 @@ def is_loopback(host: str) -> bool:
 
 
 class SourceNotAllowed(InvalidSetting):
-    """The page may not open this source."""
+    """Error for a source that the page may not open."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedSources:
-    """What may be opened.
+    """Sources that clients may open.
 
     Args:
         named: Sources exactly as on the command line; the page knows them without their passwords.
         patterns: `SCHEME://HOST[:PORT][/PATH]` with `*` and `?`. In a host, `*` stays within one label, and
-            `10.0.0.*` means addresses alone. Without a port any will do, without a path too. Or the beginning of a test
-            source, such as `lavfi:testsrc2*`.
+            `10.0.0.*` matches addresses only. Without a port any port matches, and without a path any path. Or the
+            beginning of a test source, such as `lavfi:testsrc2*`.
         cameras: Any camera of this machine.
         browser: The camera or screen of a browser.
         folders: Files below these; links that lead out of them do not count.
 
     Raises:
-        InvalidSetting: A pattern that is none, or a folder that does not exist.
+        InvalidSetting: A pattern is not valid, or a folder does not exist.
     """
 
     named: tuple[str, ...] = ()
@@ -186,14 +189,14 @@ class AllowedSources:
 
     @property
     def public_names(self) -> list[str]:
-        """The named sources without their secrets, each once."""
+        """Return the named sources without their secrets, each once."""
         return list(dict.fromkeys(map(redact_url, self.named)))
 
     def resolve(self, source: str) -> str:
-        """What to open for what the page has asked for.
+        """Return the source to open for the page's input.
 
         Raises:
-            SourceNotAllowed: It may not be opened, or does not exist; which of the two is not said.
+            SourceNotAllowed: It may not be opened, or does not exist; the error does not reveal which.
         """
         source = source.strip()
         for named in self.named:
@@ -215,7 +218,7 @@ class AllowedSources:
         )
 
     def _file(self, source: str) -> Path | None:
-        """The file that is meant, links resolved, if it lies below one of the folders."""
+        """Return the file, links resolved, if it is below one of the folders."""
         name = source.removeprefix("loop:")
         if not name or "\0" in name or ".." in Path(name).parts or _PREFIXED.match(name):
             return None
@@ -225,7 +228,7 @@ class AllowedSources:
                 path = (root / name).resolve(strict=True)
             except (OSError, RuntimeError):
                 continue
-            # A name such as `0` would be taken for a camera, were it not a whole path by now.
+            # A relative name such as `0` would be taken for a camera; the path is absolute here.
             if path.is_relative_to(root) and path.is_file() and not is_live_spec(str(path)):
                 return path
         return None
@@ -236,7 +239,7 @@ def _same(given: str | None, right: str) -> bool:
 
 
 def _own_names() -> set[str]:
-    """What this machine is called."""
+    """Return the names of this machine."""
     name = socket.gethostname().lower()
     short = name.partition(".")[0]
     return {name, short, f"{short}.local"}
@@ -256,7 +259,7 @@ def _matches(address: re.Match[str], pattern: str) -> bool:
 
 
 def _host_matches(host: str, pattern: str) -> bool:
-    """Label by label, so that `10.0.0.*` is neither `10.0.0.1.example.com` nor `10.0.0.com`."""
+    """Compare label by label, so that `10.0.0.*` is neither `10.0.0.1.example.com` nor `10.0.0.com`."""
     if pattern == "*":
         return True
     if host.startswith("[") or pattern.startswith("["):

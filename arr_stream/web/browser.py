@@ -1,4 +1,4 @@
-"""`WS /api/browser`: a browser sends pictures of its camera or screen, and is a stream for as long as it does."""
+"""`WS /api/browser`: a browser sends pictures of its camera or screen, as a stream that lasts as long as the socket."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from arr_stream.web.streams import Body, Name, Preset, Texts
 LARGEST_PICTURE_BYTES = 4_000_000
 
 _TIME = struct.Struct("<d")
-"""Each message begins with the capture time, in seconds on the sender's clock; the JPEG follows."""
+"""Header of each message: the capture time, in seconds on the sender's clock; the JPEG follows."""
 
 
 class NewBrowser(Body):
-    """The query of the socket's address."""
+    """Query of the socket's address."""
 
     name: Name = "browser camera"
     query: Texts = Field([])
@@ -50,10 +50,10 @@ class NewBrowser(Body):
 
 
 class BrowserSocket(StayingSocket):
-    """One browser that sends pictures.
+    """Socket of one browser that sends pictures.
 
-    Every picture is acknowledged when it has arrived. The browser sends the next one only then, so that none waits in
-    a queue of the network.
+    Every picture is acknowledged on arrival. The browser sends the next one only then, so that none waits in a network
+    queue.
     """
 
     def __init__(self, serving: Serving, websocket: WebSocket) -> None:
@@ -88,15 +88,15 @@ class BrowserSocket(StayingSocket):
         return close
 
     def heard(self, text: str) -> None:
-        """See `StayingSocket.heard`."""
+        """Handle a text message; see `StayingSocket.heard`."""
         raise MalformedMessage("a text message, where a picture is expected: 8 bytes of capture time, then a JPEG")
 
     def heard_bytes(self, data: bytes) -> None:
-        """See `StayingSocket.heard_bytes`."""
+        """Handle a binary message; see `StayingSocket.heard_bytes`."""
         if self._source is None or self._bell is None or len(data) <= _TIME.size:
             raise MalformedMessage(f"{len(data)} bytes, where 8 bytes of capture time and a JPEG are expected")
         (sent_seconds,) = _TIME.unpack_from(data)
-        # Beyond this, a double does not tell milliseconds apart.
+        # Beyond this, a double cannot resolve milliseconds.
         if not math.isfinite(sent_seconds) or abs(sent_seconds) > 1e12:
             raise MalformedMessage(f"a capture time of {sent_seconds:g} s")
         self._received += 1
@@ -121,7 +121,7 @@ class BrowserSocket(StayingSocket):
             except BaseException:
                 source.close()
                 raise
-            # Its `info` is known by now, and never set again.
+            # Its `info` is set by now, and never changes.
             return cast(Source, source)
 
         streams, preset = self.serving.streams, wanted.preset
@@ -146,7 +146,7 @@ class BrowserSocket(StayingSocket):
             except TimeoutError:
                 if asked_again:
                     return Close(SILENT, f"no picture came for {stall_seconds:g} s")
-                # A screen that stands still gives the browser no new picture to send.
+                # A static screen gives the browser no new picture to send.
                 asked_again, due = True, clock() + stall_seconds / 2
                 await self.send(json.dumps({"again": True}))
         return Close(ENDING, "the server is ending")

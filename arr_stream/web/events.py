@@ -19,14 +19,14 @@ _KEPT_TEXTS = 64
 
 
 class EventTexts:
-    """Events as JSON; what several clients are sent at about the same time is written once."""
+    """Events as JSON; an event that several clients receive at about the same time is serialised once."""
 
     def __init__(self) -> None:
         self._texts: OrderedDict[int, tuple[Event, str]] = OrderedDict()
 
     def text(self, event: Event) -> str:
         known = self._texts.get(id(event))
-        # The event is kept with its text, so that its number cannot be another's meanwhile.
+        # The event is kept with its text, so that no other event can get its id meanwhile.
         if known is not None and known[0] is event:
             return known[1]
         text = json.dumps(event, ensure_ascii=False)
@@ -37,7 +37,7 @@ class EventTexts:
 
 
 class EventSocket(StayingSocket):
-    """One listener on a WebSocket; its address names the streams and kinds of events that it wants, none for all."""
+    """Listener on a WebSocket; its address names the streams and kinds of events to send, none for all."""
 
     def __init__(self, serving: Serving, websocket: WebSocket, texts: EventTexts) -> None:
         super().__init__(serving, websocket)
@@ -58,7 +58,7 @@ class EventSocket(StayingSocket):
         with self.serving.events(Subscription(bell.ring, streams or None, kinds or None)) as subscription:
             if subscription.wants("streams", None):
                 listed = {"type": "streams", "streams": self.serving.streams.statuses()}
-                # The list comes first; what happened while it was made comes after it.
+                # The list comes first; events from while it was made come after it.
                 for event in (listed, *subscription.take()):
                     subscription.put(event)
             while not self.serving.clients.ended:
@@ -68,7 +68,7 @@ class EventSocket(StayingSocket):
         return Close(ENDING, "the server is ending")
 
     def heard(self, text: str) -> None:
-        """See `StayingSocket.heard`."""
+        """Handle a text message; see `StayingSocket.heard`."""
         raise MalformedMessage("nothing is expected here; commands go to /api/streams")
 
 

@@ -1,4 +1,4 @@
-"""What this server is, what it allows, how it is doing, and its clips; the page; and the interface as a plain page.
+"""Routes for the server's facts, health, metrics and clips; the page; and the documentation of the interface.
 
 FastAPI's own pages of the interface load scripts from outside; this one is made of the same OpenAPI description.
 """
@@ -42,7 +42,7 @@ def info_routes(serving: Serving) -> APIRouter:
 
     @router.get("/healthz")
     def health() -> JSONResponse:
-        """Whether all streams' threads run; needs no token."""
+        """Report whether all streams' threads run; needs no token."""
         runners = serving.streams.runners
         well = all(runner.alive for runner in runners)
         told = {
@@ -56,13 +56,13 @@ def info_routes(serving: Serving) -> APIRouter:
 
     @router.get("/metrics", response_class=Response)
     def metrics() -> Response:
-        """Everything that is counted and measured, for Prometheus."""
+        """Return all metrics, for Prometheus."""
         text, content_type = serving.observer.metrics(serving.streams, len(serving.clients))
         return Response(text, media_type=content_type)
 
     @router.get("/api/info")
     def info() -> dict[str, Any]:
-        """What this server is and allows."""
+        """Describe this server and what it allows."""
         allowed = serving.allowed
         return {
             "version": arr_stream.__version__,
@@ -84,21 +84,21 @@ def info_routes(serving: Serving) -> APIRouter:
 
     @router.get("/api/cameras")
     def cameras() -> list[dict[str, str]]:
-        """The cameras of the server."""
+        """List the cameras of the server."""
         if not serving.allowed.cameras:
             raise Forbidden("the server's cameras may not be opened", remedy="start it with --allow-cameras")
         return [{"source": camera.source, "name": camera.name} for camera in list_cameras()]
 
     @router.get("/api/clips")
     def clips() -> list[dict[str, Any]]:
-        """Clips that alerts have recorded, the newest first."""
+        """List the clips that alerts have recorded, the newest first."""
         folder = serving.observer.plan.clip_folder
         found = list_clips(folder) if folder is not None else []
         return [{"name": clip.name, "bytes": clip.bytes, "made_unix": round(clip.made_unix, 3)} for clip in found]
 
     @router.get("/api/clips/{name}", response_class=FileResponse)
     def clip(name: str) -> FileResponse:
-        """A clip, as MP4."""
+        """Return a clip, as MP4."""
         folder = serving.observer.plan.clip_folder
         path = find_clip(folder, name) if folder is not None else None
         if path is None:
@@ -109,7 +109,7 @@ def info_routes(serving: Serving) -> APIRouter:
 
 
 def page_routes(app: FastAPI) -> None:
-    """Add the routes of everything that a person opens."""
+    """Add the routes of the pages that a user opens."""
 
     @app.get("/", include_in_schema=False)
     def index() -> FileResponse:
@@ -127,7 +127,7 @@ def page_routes(app: FastAPI) -> None:
 
 
 def docs_page(description: dict[str, Any]) -> str:
-    """HTML of an OpenAPI description."""
+    """Return the HTML of an OpenAPI description."""
     info = description["info"]
     schemas = description.get("components", {}).get("schemas", {})
     groups: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What looks at every frame beside the pictures: the metrics of all streams, and their alerts."""
+"""Observers of every frame besides the pictures: the metrics of all streams, and their alerts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from arr_stream.sources.base import SourceStats
 
 
 class Observer:
-    """Makes the further consumers of each stream, tells alerts to the hub, and all what they have counted.
+    """Factory of each stream's further consumers, which reports alerts to the hub and collects metrics.
 
     Raises:
         BackendUnavailable: prometheus_client is not installed.
@@ -34,11 +34,11 @@ class Observer:
         self._lock = threading.Lock()
 
     def consumers(self, runner: StreamRunner) -> Sequence[Consumer]:
-        """Those of one run of a stream."""
+        """Return the consumers of one run of a stream."""
         with self._lock:
             self._runners.add(runner)
             there = {each.id for each in self._runners if each.alive}
-        # Here too: where nobody asks for the metrics, streams that come and go would pile up.
+        # Here too: if no client requests the metrics, data of removed streams would pile up.
         self._forget(there)
         counted, plan = self._metrics.consumer(self._label(runner)), self.plan
         if not plan.rules:
@@ -53,7 +53,7 @@ class Observer:
         return [counted, alerts]
 
     def watch(self, runner: StreamRunner, views: Sequence[str], wake: Callable[[], None], *, cells: bool) -> Watching:
-        """Watch a stream's pictures, their ages counted in; see `PictureRoom.watch`."""
+        """Watch a stream's pictures, and measure their ages; see `PictureRoom.watch`."""
         label = self._label(runner)
 
         def on_age(seconds: float) -> None:
@@ -66,14 +66,14 @@ class Observer:
         self._metrics.picture_sent(self._label(runner))
 
     def failed(self, runner: StreamRunner, error: Exception) -> None:
-        """A run of a stream has ended in an error; perhaps before it had begun to show frames."""
+        """Handle a run that ended in an error, perhaps before its first frame."""
         with self._lock:
             self._runners.add(runner)
         self._metrics.consumer(self._label(runner))
         self._metrics.error(self._label(runner), error)
 
     def metrics(self, streams: LiveStreams, clients: int) -> tuple[bytes, str]:
-        """Everything in Prometheus' text format, and its content type."""
+        """Return all metrics in Prometheus' text format, and their content type."""
         runners = streams.runners
         self._forget({runner.id for runner in runners})
         self._metrics.streams(len(runners))
@@ -91,7 +91,7 @@ class Observer:
         self._hub.publish({"type": "alert", "stream": runner.id, **told, "made_unix": round(alert.made_unix, 3)})
 
     def _label(self, runner: StreamRunner) -> str:
-        """Under which a stream is counted: the name that it began with, and its id where two have the same."""
+        """Return a stream's label: its first name, with its id if two streams have the same."""
         with self._lock:
             label = self._labels.get(runner.id)
             if label is None:

@@ -1,4 +1,4 @@
-"""Pictures of a stream: the newest one, one endless answer of them, or a WebSocket that goes at the client's pace."""
+"""Pictures of a stream: the newest one, an endless response of them, or a WebSocket at the client's pace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HEAD = f"--{_BOUNDARY}\r\nContent-Type: image/jpeg\r\n\r\n".encode()
 
 
 class ClientMessage(BaseModel):
-    """What a client of the socket may say, one or more at a time."""
+    """Message of the socket's client, with one or more requests."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -49,7 +49,7 @@ class ClientMessage(BaseModel):
 
 
 class VideoSocket(StayingSocket):
-    """One viewer of one stream; the query of its address names the views."""
+    """Socket of one viewer of one stream; the query of its address names the views."""
 
     def __init__(self, serving: Serving, websocket: WebSocket, runner: StreamRunner) -> None:
         super().__init__(serving, websocket)
@@ -68,7 +68,7 @@ class VideoSocket(StayingSocket):
             return await self._pictures(watching, bell)
 
     def heard(self, text: str) -> None:
-        """See `StayingSocket.heard`."""
+        """Handle a text message; see `StayingSocket.heard`."""
         watching = self._watching
         try:
             message = ClientMessage.model_validate_json(text)
@@ -117,9 +117,9 @@ def picture_routes(serving: Serving) -> APIRouter:
 
     @router.get("/snapshot.jpg", response_class=Response)
     async def snapshot(id: str, view: str = _View) -> Response:
-        """The newest picture."""
+        """Return the newest picture."""
         runner = serving.runner(id)
-        # So many at a time: whoever asks for more must not take the processor from the streams.
+        # A limited number at a time: snapshots must not take the processor from the streams.
         async with serving.drawing:
             jpeg = await run_in_threadpool(runner.room.snapshot, view)
         if jpeg is None:
@@ -134,8 +134,8 @@ def picture_routes(serving: Serving) -> APIRouter:
 
     @router.get("/video.mjpeg", response_class=Response)
     async def mjpeg(request: Request, id: str, view: str = _View, bell: Bell = a_place) -> Response:
-        """Pictures one after the other, the newest each time (`multipart/x-mixed-replace`)."""
-        # What waits to be sent is old by the time it arrives: better that it does not wait here.
+        """Send pictures one after the other, the newest each time (`multipart/x-mixed-replace`)."""
+        # Buffered pictures are old by the time they arrive: do not buffer here.
         if (transport := request.scope.get("state", {}).get(TRANSPORT)) is not None:
             transport.set_write_buffer_limits(high=0)
         parts = _parts(serving, serving.runner(id), check_view(view), bell)
@@ -145,10 +145,11 @@ def picture_routes(serving: Serving) -> APIRouter:
 
 
 async def _parts(serving: Serving, runner: StreamRunner, view: str, bell: Bell) -> AsyncIterator[bytes]:
-    """The newest picture each time that the client has taken the last one.
+    """Yield the newest picture each time that the client has taken the last one.
 
-    A part ends where the next one's header begins, and browsers show it only then: that header is sent with it, though
-    the next picture is not there yet. So a part cannot say how long it is.
+    A part ends at the next one's header, and browsers show it only then: so that header is sent with it, before the
+    next
+    picture exists. A part can therefore not state its length.
     """
     with closing(runner.room.watch([view], bell.ring)) as watching, serving.removals(bell):
         yield _HEAD
@@ -160,6 +161,6 @@ async def _parts(serving: Serving, runner: StreamRunner, view: str, bell: Bell) 
             # See `arr_stream.live.pictures.message`.
             (length,) = struct.unpack_from("<I", message)
             yield message[4 + length :] + b"\r\n" + _HEAD
-            yield b""  # is asked for the next one when all before it has gone to the system
+            yield b""  # resumes when all data before it have gone to the system
             serving.observer.picture_sent(runner)
             watching.acknowledge(json.loads(message[4 : 4 + length])["seq"])

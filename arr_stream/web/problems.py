@@ -1,4 +1,4 @@
-"""Errors as answers: `{"error": "one line", "remedy": "..." | null}` and a status that fits."""
+"""Errors as responses: `{"error": "one line", "remedy": "..." | null}` with a matching status."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from arr_stream.web.access import SourceNotAllowed
 
 
 class NoSuchThing(ArrStreamError):
-    """What was asked for is not here."""
+    """Error for a resource that does not exist."""
 
 
 class NotNow(ArrStreamError):
-    """It makes sense, and cannot be done as things stand."""
+    """Error for a valid request that the present state does not allow."""
 
 
 class NotYet(NotNow):
-    """There is no picture so far."""
+    """Error for a stream without a picture so far."""
 
 
 class Forbidden(ArrStreamError):
-    """The command line does not allow it."""
+    """Error for a request that the command line does not allow."""
 
 
 class TooManyClients(ArrStreamError):
-    """No place for another one."""
+    """Error for a client beyond the limit."""
 
 
 _STATUS: tuple[tuple[type[ArrStreamError], int], ...] = (
@@ -45,18 +45,18 @@ _STATUS: tuple[tuple[type[ArrStreamError], int], ...] = (
 
 
 def problem(status: int, error: str, remedy: str | None = None) -> JSONResponse:
-    """An error as an answer, without the secrets that addresses in it may hold."""
+    """Return an error response, without the secrets of addresses in it."""
     told = {"error": one_line(error), "remedy": one_line(remedy)}
     return JSONResponse(told, status)
 
 
 def unexpected() -> JSONResponse:
-    """The answer to an error of which a client is told nothing."""
+    """Return the response to an unexpected error, without details for the client."""
     return problem(500, "the server has failed at this; its terminal says more")
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Let an app answer errors like this."""
+    """Add these handlers to an app."""
 
     @app.exception_handler(ArrStreamError)
     async def ours(_request: Request, error: ArrStreamError) -> JSONResponse:

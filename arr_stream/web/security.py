@@ -1,4 +1,4 @@
-"""What every request passes first: host, origin, token and size of the body; and what every answer bears."""
+"""Checks of every request: host, origin, token and size of the body; and headers of every response."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from arr_stream.web.problems import problem, unexpected
 LARGEST_BODY_BYTES = 1_000_000
 LARGEST_EXAMPLE_BYTES = 10_000_000
 BODY_SECONDS = 30.0
-"""A body has to be there by then."""
+"""Time limit for a request's body."""
 SEND_SECONDS = 10.0
-"""A client that takes no more for so long is dropped."""
+"""Time limit for sending to a client that takes no data."""
 TRANSPORT = "arr_stream_transport"
 """Key of the connection's transport in a scope's `state`."""
 
@@ -46,10 +46,10 @@ _HEADERS = {
 }
 _SAFE = {"GET", "HEAD"}
 _FOREIGN = {"cross-site", "same-site"}
-"""What browsers say of requests that pages of other origins make."""
+"""Values of browsers for requests by pages of other origins."""
 _OPEN_TO_ALL = "/healthz"
 
-# What a browser without the token is shown: one page that needs nothing else, since nothing else is given to it.
+# A browser without the token gets one self-contained page, since it may load nothing else.
 _TOKEN_PAGE = (Path(__file__).parent / "static" / "token.html").read_text(encoding="utf-8")
 _TOKEN_STYLE = re.search(r"<style>(.*)</style>", _TOKEN_PAGE, re.DOTALL)[1].encode()  # type: ignore[index]
 _TOKEN_POLICY = (
@@ -59,11 +59,11 @@ _TOKEN_POLICY = (
 
 
 class ClientTooSlow(Exception):
-    """The client has taken nothing for too long, and its connection was cut."""
+    """Error for a client that took no data for too long, so that its connection was cut."""
 
 
 class Security:
-    """Middleware, the outermost; `on_error` gets errors that nobody expected, of which clients are told nothing."""
+    """Outermost middleware; `on_error` gets unexpected errors, whose details clients do not see."""
 
     def __init__(self, app: ASGIApp, access: Access, on_error: Callable[[Exception], None]) -> None:
         self._app = app
@@ -93,7 +93,7 @@ class Security:
             return
         own, known = self._is_own_page(request), self._knows_token(request)
         if not (own and known):
-            # A browser tells a page the code only of a socket that was open.
+            # A browser passes the close code to a page only if the socket was open.
             await request.accept()
             if own:
                 await request.close(WRONG_TOKEN, "no token, or a wrong one")
@@ -109,7 +109,7 @@ class Security:
             cut(scope)
 
     def _refusal(self, request: HTTPConnection) -> Response | None:
-        """The answer to a request that may not pass; None where it may."""
+        """Return the response to a request that is refused; None if it may pass."""
         headers, method, site = request.headers, request.scope["method"], request.headers.get("sec-fetch-site")
         if not self._knows_host(request):
             remedy = "start it with --allow-host NAME"
@@ -125,7 +125,7 @@ class Security:
         return None if self._knows_token(request) else _asking_for_token(is_page)
 
     def _taken_token(self, request: HTTPConnection) -> Response:
-        """Keep a token from the address in a cookie, and clear the address of it."""
+        """Keep a token from the address in a cookie, and redirect to the address without it."""
         if not self._access.knows_token(request.query_params["token"]):
             return _asking_for_token(is_page=True)
         answer = RedirectResponse("/", 303)
@@ -139,7 +139,7 @@ class Security:
         return len(hosts) == 1 and self._access.allows_host(hosts[0])
 
     def _is_own_page(self, request: HTTPConnection) -> bool:
-        """Programs name no origin."""
+        """Return True for requests of the server's own pages and of programs, which name no origin."""
         origin = request.headers.get("origin")
         return origin is None or self._access.allows_origin(origin, request.headers["host"])
 
@@ -153,7 +153,7 @@ class Security:
 
 
 class _Exchange:
-    """One request and its answer, which has `started` at some time, within limits of size and time."""
+    """One request and its response, within limits of size and time; `started` is True once the response has begun."""
 
     def __init__(self, request: HTTPConnection, receive: Receive, send: Send) -> None:
         self.started = False
@@ -168,12 +168,12 @@ class _Exchange:
         self._fault: Response | None = None
 
     def refusal(self) -> Response | None:
-        """The answer to a body that says itself that it is too large."""
+        """Return the response to a body whose declared size is too large."""
         length = self._request.headers.get("content-length", "")
         return self._too_large() if length.isdecimal() and int(length[:20]) > self._limit else None
 
     async def run(self, app: ASGIApp) -> None:
-        """Let the app answer; an answer that it found to a body that was cut off is replaced by the reason."""
+        """Let the app respond; replace its response to a body that was cut off by the reason."""
         try:
             await app(self._request.scope, self.receive, self.send)
         except Exception:
@@ -217,7 +217,7 @@ class _Exchange:
         return _last(problem(413, f"the body has more than {self._limit} bytes", "send less"))
 
     def _completed(self, own: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """The headers of an answer with those that every answer bears."""
+        """Return the response's headers with those that every response has."""
         headers, path = MutableHeaders(raw=list(own)), self._request.scope["path"]
         kept = "no-cache" if path == "/" or path.startswith("/static/") else "no-store"
         for name, value in {**_HEADERS, "cache-control": kept}.items():
@@ -226,14 +226,14 @@ class _Exchange:
 
 
 def cut(scope: Scope) -> None:
-    """End the connection at once: a plain close waits until all is sent, which a client that takes nothing prevents."""
+    """Cut the connection at once: a normal close waits until all data are sent, which a stalled client prevents."""
     transport = scope.get("state", {}).get(TRANSPORT)
     if transport is not None:
         transport.abort()
 
 
 def _last(answer: Response) -> Response:
-    """The answer, and the end of the connection: what more of the body comes is not read."""
+    """Return the response with an end of the connection: the rest of the body is not read."""
     answer.headers["connection"] = "close"
     return answer
 

@@ -1,4 +1,4 @@
-"""The server: all routes behind the security, connections that end, and an end within seconds."""
+"""The server: all routes behind the security checks, connection limits, and a shutdown within seconds."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ from arr_stream.web.serving import Serving
 from arr_stream.web.streams import question_routes, stream_routes
 
 REQUEST_SECONDS = 15.0
-"""A connection on which no whole request has come for so long is cut, also where single bytes keep coming."""
+"""Time limit for a whole request; a connection is cut after it, even if single bytes keep coming."""
 
 MOST_OPEN = 320
-"""Beyond these, a connection is cut before it has said anything: each takes a file descriptor, and those that the
-cameras need must not run out. More than uvicorn answers at a time, so that it can say that it is busy."""
+"""Most open connections; further ones are cut at once, since each takes a file descriptor that cameras may need.
+
+The limit is above uvicorn's, so that uvicorn can respond that it is busy.
+"""
 
 SEND_BUFFER_BYTES = 262_144
-"""Left to itself, the system takes megabytes for a client that reads nothing, which are seconds of pictures."""
+"""Send buffer; by default the system buffers megabytes for a stalled client, which are seconds of pictures."""
 
 MOST_UNREAD_BYTES = 8_000_000
-"""Pongs wait in memory where a client sends pings and reads nothing; pictures and events are never so many."""
+"""Limit of unread pongs for a client that sends pings and reads nothing; pictures and events stay below it."""
 
 _BACKLOG = 128
 _MOST_CONNECTIONS = 256
@@ -49,7 +51,7 @@ _STUDIO_SECONDS = 12.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, so that nobody else can take the port from now on; 0 takes any that is free.
+    """Return a listening socket, which reserves the port; 0 takes any free one.
 
     Raises:
         ListenFailed: The port is in use or may not be used, or the address is not of this machine.
@@ -78,7 +80,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Connection(H11Protocol):
-    """HTTP, and the beginning of a WebSocket, which takes over the state of its connection."""
+    """HTTP connection, and the start of a WebSocket, which takes over its state."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -97,7 +99,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """See `H11Protocol`."""
+        """Start the time limit for the next request; see `H11Protocol`."""
         super().on_response_complete()
         self._expect_request()
 
@@ -107,16 +109,16 @@ class Connection(H11Protocol):
         self._timer = self.loop.call_later(REQUEST_SECONDS, self._look, self.cycle)
 
     def _look(self, last: object) -> None:
-        """Cut the connection if it still waits, after the `last` request, for the next one."""
+        """Cut the connection if it still waits for a request after the `last` one."""
         if self.cycle is last and self.transport.get_protocol() is self:
             self.transport.abort()
 
 
 class Socket(WebSocketsSansIOProtocol):
-    """A WebSocket that does not answer pings for ever into a client that takes nothing."""
+    """WebSocket that is cut if its client sends pings and takes no data."""
 
     def handle_ping(self) -> None:
-        """See `WebSocketsSansIOProtocol`."""
+        """Answer a ping, or cut the connection if too much is unread; see `WebSocketsSansIOProtocol`."""
         if self.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
             self.transport.abort()
             return
@@ -124,7 +126,10 @@ class Socket(WebSocketsSansIOProtocol):
 
 
 class Server(uvicorn.Server):
-    """Ends when `stop` is set, not by signals of its own; `on_end` is called when it begins to, and must not wait."""
+    """Server that ends when `stop` is set, not by its own signals.
+
+    `on_end` is called at the start of the shutdown, and must not wait.
+    """
 
     def __init__(
         self, config: uvicorn.Config, stop: threading.Event, on_ready: Callable[[], None], on_end: Callable[[], None]
@@ -149,7 +154,7 @@ class Server(uvicorn.Server):
 
 
 def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Security:
-    """Return the whole as an ASGI application; see `run_server`. Its streams are not closed with it."""
+    """Return the server as an ASGI application; see `run_server`. It does not close the streams."""
     app = FastAPI(
         title="arr-stream",
         version=arr_stream.__version__,
@@ -172,15 +177,15 @@ def run_server(
     on_ready: Callable[[], None],
     on_error: Callable[[Exception], None],
 ) -> None:
-    """Serve until `stop` is set; the listener and the streams are closed in the end.
+    """Serve until `stop` is set, then close the listener and the streams.
 
     Args:
-        serving, listener: What is served, and where; see `listen`.
-        stop: Looked at ten times a second.
+        serving, listener: State of the server, and its socket; see `listen`.
+        stop: Checked ten times a second.
         on_ready: Called when requests are answered.
-        on_error: Called with an error that nobody expected; from the event loop.
+        on_error: Called with an unexpected error, from the event loop.
     """
-    # What it has to say is said by `on_error`; its own lines would hold addresses with tokens.
+    # `on_error` reports errors; uvicorn's own log would hold addresses with tokens.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
     prepare_for_live()

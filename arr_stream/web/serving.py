@@ -1,4 +1,4 @@
-"""What the parts of the server share: the streams, the rules, and the clients that stay connected."""
+"""State that the parts of the server share: the streams, the rules, and the connected clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_OF_A_STREAM = 40
 
 
 class Bell:
-    """Wakes a coroutine of the running event loop from any thread; rung often, it wakes once."""
+    """Signal from any thread that wakes a coroutine of the running event loop; repeated rings wake it once."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -29,25 +29,25 @@ class Bell:
         self._pending = False
 
     def ring(self) -> None:
-        """Never waits, and does nothing once the loop has ended."""
+        """Ring without waiting; does nothing after the loop has ended."""
         if self._pending:
             return
         self._pending = True
         try:
             self._loop.call_soon_threadsafe(self._rung.set)
         except RuntimeError:
-            # The loop is closed: whoever waited is gone.
+            # The loop is closed: no coroutine waits any more.
             return
 
     async def wait(self) -> None:
-        """Until it is rung. What is looked at afterwards is at least as new as the ring."""
+        """Wait until it is rung. Data read afterwards are at least as new as the ring."""
         await self._rung.wait()
         self._rung.clear()
         self._pending = False
 
 
 class Clients:
-    """Everybody who stays connected, and leaves when woken once the server has `ended`; for the event loop alone."""
+    """Connected clients, which leave when woken after the server has `ended`; for the event loop only."""
 
     def __init__(self, most: int = MOST_CLIENTS, most_of_a_stream: int = MOST_OF_A_STREAM) -> None:
         self.ended = False
@@ -61,10 +61,10 @@ class Clients:
 
     @contextmanager
     def place(self, stream: str | None = None) -> Iterator[Bell]:
-        """A place for one client, of those who watch a stream where one is named, and the bell that wakes it.
+        """Reserve a place for a client, among the viewers of `stream` if given, and yield the bell that wakes it.
 
         Raises:
-            TooManyClients: There is none left, or the server is ending.
+            TooManyClients: No place is left, or the server is ending.
         """
         if self.ended or len(self) >= self._most:
             raise TooManyClients(f"{len(self)} clients are connected", remedy=f"{self._most} is the limit")
@@ -82,7 +82,7 @@ class Clients:
             self._watching -= watched
 
     def end(self) -> None:
-        """Let everybody leave."""
+        """Wake all clients to leave."""
         self.ended = True
         for bell in self._bells:
             bell.ring()
@@ -90,11 +90,11 @@ class Clients:
 
 @dataclass(slots=True, eq=False)
 class Serving:
-    """Everything that answers to requests.
+    """State of the server for all request handlers.
 
     Args:
-        presets: Names of presets and what each is for.
-        model: Name of the model that may be asked; None without one.
+        presets: Names and descriptions of the presets.
+        model: Name of the model that answers questions; None without one.
     """
 
     streams: LiveStreams
@@ -108,29 +108,29 @@ class Serving:
     started_seconds: float = field(default_factory=time.monotonic)
 
     def runner(self, id: str) -> StreamRunner:
-        """The stream of that id; `NoSuchThing` where there is none."""
+        """Return the stream of that id; raises `NoSuchThing` if there is none."""
         runner = self.streams.get(id)
         if runner is None:
             raise NoSuchThing(f"there is no stream {id[:40]!r}", remedy="GET /api/streams lists them")
         return runner
 
     def has(self, runner: StreamRunner) -> bool:
-        """It has not been removed."""
+        """Return True if the stream has not been removed."""
         return self.streams.get(runner.id) is runner
 
     def check_room(self) -> None:
-        """`NotNow` where there are as many streams as there may be."""
+        """Raise `NotNow` if the number of streams is at its limit."""
         count, most = len(self.streams.runners), self.streams.most_streams
         if count >= most:
             raise NotNow(f"{count} streams run already", remedy=f"remove one; {most} is the limit")
 
     def removals(self, bell: Bell) -> AbstractContextManager[object]:
-        """Be woken when streams come and go, until the end of the block."""
+        """Ring `bell` when streams are added or removed, until the end of the block."""
         return self.events(Subscription(bell.ring, kinds={"streams"}, most_waiting=1))
 
     @contextmanager
     def events(self, subscription: Subscription) -> Iterator[Subscription]:
-        """Hear of events until the end of the block."""
+        """Receive events until the end of the block."""
         self.streams.hub.subscribe(subscription)
         try:
             yield subscription

@@ -1,6 +1,6 @@
-"""Settings of the server: presets by name, and what may be changed through the interface, described for forms.
+"""Settings of the server: presets by name, and settings that clients may change, described for forms.
 
-Whatever names files, models, addresses or limits of memory may not: that is the command line's.
+Clients may not change settings that name files, models, addresses or memory limits: the command line sets those.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RUNNING = (
     "relevance.trust",
     "relevance.language",
 )
-"""Take effect while a stream runs."""
+"""Settings that take effect while a stream runs."""
 
 STARTING = (
     *RUNNING,
@@ -51,12 +51,12 @@ STARTING = (
     "live.stall_seconds",
     "live.give_up_seconds",
 )
-"""May be given when a stream is added."""
+"""Settings that a client may give when it adds a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """Settings `by_name`, and what streams without a preset start from; `first` is the first that was asked for."""
+    """Settings `by_name`, and those of streams without a preset; `first` is the first preset of the command line."""
 
     settings: Settings
     by_name: Mapping[str, Settings]
@@ -69,11 +69,11 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
 
     Args:
         asked: Files, known by their stems, or names of presets that come with the project.
-        overrides: `key=value`, over each.
-        values: By dotted key, over those.
+        overrides: `key=value`, which override each preset.
+        values: By dotted key, which override those.
 
     Raises:
-        PresetNotFound, UnknownSetting, InvalidSetting: See `Settings.load`; two files with the same stem.
+        PresetNotFound, UnknownSetting, InvalidSetting: See `Settings.load`; or two files have the same stem.
     """
     paths = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
     given: dict[str, Path] = {}
@@ -97,8 +97,10 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
 
 
 def describe(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return each setting of `RUNNING`: its default, what streams start with (`settings`), description, whether it is
-    for experts, kind, and choices or limits; plain JSON values."""
+    """Describe each setting in `RUNNING` as plain JSON values.
+
+    They are its default, the value of new streams (`settings`), description, kind, and its choices or limits.
+    """
     described = {}
     for key in RUNNING:
         section, _, name = key.partition(".")
@@ -115,7 +117,7 @@ def describe(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def checked_changes(values: Mapping[str, Any], *, running: bool) -> dict[str, Any]:
-    """The changes; `InvalidSetting` where one may not be made, or not while the stream runs."""
+    """Return the changes; raise `InvalidSetting` for one that is not allowed, or not while the stream runs."""
     known = RUNNING if running else STARTING
     for key in values:
         if key not in known:
@@ -125,7 +127,7 @@ def checked_changes(values: Mapping[str, Any], *, running: bool) -> dict[str, An
 
 
 def _description(path: Path) -> str:
-    """The comment that a file begins with, up to its first full stop."""
+    """Return the comment at the beginning of a file, up to its first full stop."""
     said = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""The model for several streams: its weights are there once, what it has seen is each stream's own."""
+"""Model for several streams: the weights are shared, the memory is each stream's own."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 
 _OF_THE_PROCESS = ("model", "endpoint", "device", "dtype", "quantize", "key_variable")
-"""What presets do not change: which model there is, and where."""
+"""Settings that presets do not change: the model, its endpoint and its device."""
 
 _LOOK_SECONDS = 0.1
 
 
 class Viewers:
-    """Makes a viewer for each stream, of the model that `settings.vlm` names; `name` is the model's.
+    """Factory of a viewer for each stream, with the model of `settings.vlm`; `name` is the model's.
 
-    The tiny one, where none is named, is loaded when somebody asks.
+    The tiny model, the default, is loaded at the first question.
 
     Raises:
         InvalidSetting, BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `make_viewer`.
@@ -41,13 +41,13 @@ class Viewers:
             shipped_folder(TINY_QWEN)
         elif not settings.vlm.endpoint:
             self._load(settings)
-        # What is wrong with the rest of the settings is said now, and not when the first stream starts.
+        # Report errors in the other settings now, and not when the first stream starts.
         viewer = self.make(settings)
         self.name = viewer.name
         viewer.close()
 
     def make(self, settings: Settings) -> Viewer:
-        """A viewer with a memory of its own; from any thread."""
+        """Return a viewer with its own memory; callable from any thread."""
         settings = settings.model_copy(update={"vlm": settings.vlm.model_copy(update=self._process)})
         if settings.vlm.endpoint:
             return make_viewer(settings)
@@ -71,7 +71,7 @@ class Viewers:
 
 
 class TakingTurns:
-    """A viewer of a model that others use too, one at a time: who uses it holds the `turn`. See `Viewer`."""
+    """Viewer of a shared model, used by one stream at a time, which holds the `turn`. See `Viewer`."""
 
     def __init__(self, viewer: Viewer, turn: threading.Lock) -> None:
         self.name = viewer.name
@@ -80,14 +80,14 @@ class TakingTurns:
         self._newest = -1, 0.0
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """See `Viewer.see`."""
+        """Show a frame to the model; see `Viewer.see`."""
         with self._turn:
             feeding = self._viewer.see(frame, patches)
         self._newest = frame.index, frame.pts_seconds
         return feeding
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """See `Viewer.ask`; a question that is stopped before its turn is `cancelled`."""
+        """Ask a question; see `Viewer.ask`. A question that is stopped before its turn is `cancelled`."""
         while not self._turn.acquire(timeout=_LOOK_SECONDS):
             if stop is not None and stop.is_set():
                 return Answer(question, "", *self._newest, self.name, finish="cancelled")
@@ -101,5 +101,5 @@ class TakingTurns:
         return self._viewer.attention
 
     def close(self) -> None:
-        """See `Viewer.close`; does not wait for its turn, since it touches nothing that others use."""
+        """Close the viewer; see `Viewer.close`. It does not wait for its turn, since it uses no shared state."""
         self._viewer.close()
