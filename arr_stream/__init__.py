@@ -1,4 +1,4 @@
-"""arr-stream: which patches of each frame should a vision-language model see?
+"""arr-stream: choice of the patches of each frame that a vision-language model should see.
 
     import arr_stream
 

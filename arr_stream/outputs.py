@@ -1,4 +1,4 @@
-"""Consumers that write what a stream's run is asked to: annotated video, records, report."""
+"""Consumers that write the outputs of a stream's run: annotated video, records, report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from arr_stream.stream import Stream
 def annotated_video(
     stream: Stream, path: Path, *, view: str = "patches", audio: bool = True, force: bool = False
 ) -> AnnotatedVideo:
-    """A consumer that writes a stream's annotated video."""
+    """Return a consumer that writes a stream's annotated video."""
     region = next((query for query in stream.queries if isinstance(query, RegionQuery)), None)
     x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
     return AnnotatedVideo(
@@ -41,19 +41,19 @@ def annotated_video(
 
 
 def records_of(stream: Stream, path: Path, *, force: bool = False, question: Question | None = None) -> Records:
-    """A consumer that writes a stream's records; `question` is what a model is asked of it.
+    """Return a consumer that writes a stream's records; `question` is the question to a model.
 
     Raises:
-        SourceNotFound: The source, or another file that has a say, has gone since it was opened.
+        SourceNotFound: The source, or another file that affects the results, was removed since it was opened.
     """
     return Records(path, header_of(stream, question), force, timings=writes_timings(stream))
 
 
 def header_of(stream: Stream, question: Question | None = None) -> Header:
-    """The header of a stream's records.
+    """Return the header of a stream's records.
 
     Raises:
-        SourceNotFound: As `records_of`.
+        SourceNotFound: See `records_of`.
     """
     query = [redact_url(query.label) for query in stream.queries]
     public_words = " ".join(query).casefold()
@@ -69,7 +69,7 @@ def header_of(stream: Stream, question: Question | None = None) -> Header:
 
 
 def writes_timings(stream: Stream) -> bool:
-    """Whether its records say what took how long, as `records.timings` has it."""
+    """Return True if the records hold times, by `records.timings`."""
     setting = stream.settings.records.timings
     return stream.realtime if setting == "auto" else setting == "on"
 
@@ -85,11 +85,11 @@ def _provenance(stream: Stream, question: Question | None) -> Provenance:
 
 
 def report_of(stream: Stream, folder: Path, *, force: bool = False) -> Report:
-    """A consumer that writes a stream's report."""
+    """Return a consumer that writes a stream's report."""
     source = {
         key: str(value) if isinstance(value, Path) else value for key, value in asdict(stream.source.info).items()
     }
     if "://" in stream.source.info.name:
-        # What was fetched lies in a file that is gone when the report is read.
+        # A fetched source is a temporary file, which is gone when the user reads the report.
         source.pop("path", None)
     return Report(folder, force, source=source, asked=stream.asked, settings=stream.settings)

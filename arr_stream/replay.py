@@ -1,4 +1,4 @@
-"""The run that records were made of, run again, and whether it gives the same records."""
+"""Replay of a recorded run, and comparison of its records."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _COMPLETE = ("finished", "damaged")
 
 
 class Recording:
-    """A file of records, by its first line.
+    """File of records, by its first line.
 
     Args:
         path: The file; that of a killed run may lack its last line.
 
     Raises:
-        EvaluationDataError: The file is missing, empty or malformed; names the line.
+        EvaluationDataError: The file is missing, empty or malformed; the message names the line.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -54,18 +54,18 @@ class Recording:
         self.header = header
 
     def settings(self) -> Settings:
-        """Return the settings of the run, with which nothing is fetched.
+        """Return the settings of the run, without downloads of weights.
 
         Raises:
-            InvalidSetting: They are of a version that had others.
+            InvalidSetting: The records' version had other settings.
         """
         return Settings.checked(self.header.config).with_values({"models.download": False})
 
     def provenance(self) -> Provenance:
-        """Return what it takes to run it again.
+        """Return the provenance of the run.
 
         Raises:
-            NotReplayable: The records do not say, or no second run could be the same.
+            NotReplayable: The records have none, or the run cannot be repeated.
         """
         provenance = self.header.provenance
         if provenance is None or provenance.source is None:
@@ -90,7 +90,7 @@ class Recording:
         return provenance
 
     def source(self, given: str | None) -> str:
-        """Return the path of the source: the one that is given, else the one that the records name.
+        """Return the path of the source: `given`, else the one that the records name.
 
         Raises:
             SourceNotFound: The records name an address in a store, and no path is given.
@@ -104,16 +104,16 @@ class Recording:
         return SourceNotFound(error.message, remedy=f"name the file: arr-stream replay {self.path} SOURCE")
 
     def reopened(self, given: str | None, settings: Settings) -> Stream:
-        """Return the stream that the records were made of, about to run again.
+        """Return the recorded stream, reopened for another run.
 
         Args:
             given: Path of the source; None for the one in the records.
-            settings: Those of the run, see `settings`.
+            settings: Settings of the run, see `settings`.
 
         Raises:
-            NotReplayable: As `provenance`.
+            NotReplayable: See `provenance`.
             SourceNotFound, SourceChanged: The source, an example picture, a mask or a gaze file is missing or differs.
-            ArrStreamError: As `arr_stream.open`.
+            ArrStreamError: See `arr_stream.open`.
         """
         provenance = self.provenance()
         if provenance.gaze is not None:
@@ -142,7 +142,7 @@ class Recording:
         return stream
 
     def changed_versions(self, settings: Settings) -> list[str]:
-        """Return what results depend on and differs here, such as `numpy 2.3.1, was 2.2.0`."""
+        """Return the versions that results depend on and that differ here, such as `numpy 2.3.1, was 2.2.0`."""
         before, now = self.provenance().versions(), environment(settings).versions()
         return [
             f"{name} {now.get(name, 'missing')}, was {before.get(name, 'missing')}"
@@ -152,21 +152,21 @@ class Recording:
 
 
 class Comparison:
-    """A consumer that compares each frame with its record; times do not count.
+    """Consumer that compares each frame with its record, except for times.
 
-    Records of a run that was killed or failed are compared as far as they go.
+    Records of a run that was killed or failed are compared up to their end.
 
     Args:
         recording: The records.
-        header: Of the run that is compared with them.
-        stop: Set when it is known; None lets the run go on.
+        header: Header of the new run.
+        stop: Set when the result is known; None lets the run continue.
 
     Attributes:
-        frames: Frames that were the same.
-        difference: What the first one that is not the same says otherwise, None as long as there is none.
+        frames: Number of equal frames.
+        difference: Description of the first difference; None as long as there is none.
 
     Raises:
-        EvaluationDataError: A line is malformed (further lines when they are reached).
+        EvaluationDataError: A line is malformed (later lines when they are reached).
     """
 
     def __init__(self, recording: Recording, header: Header, stop: threading.Event | None) -> None:
@@ -184,13 +184,13 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """One line on what was the same."""
+        """Result of the comparison in one line."""
         frames = "1 frame" if self.frames == 1 else f"{self.frames} frames"
         whole = "" if self._reason in _COMPLETE else ", as far as the records go"
         return f"the same records: {frames}{whole}; digest {self._found.hexdigest()}"
 
     def explains(self, reason: str) -> bool:
-        """Whether a run that ended so has ended as the recorded one did, or was ended because all was known."""
+        """Return True if a run with this end matches the recorded one, or was stopped because the result was known."""
         return (reason in _COMPLETE and reason == self._reason) or (reason == "interrupted" and self._over)
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
@@ -206,7 +206,7 @@ class Comparison:
             self._differ(f"frame {patches.index} comes after the last one in the records", patches.index)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """At the end of a run that went through, every record has had its frame."""
+        """Check, at the end of a complete run, that every record has had its frame."""
         whole = outcome is not None and outcome.reason in _COMPLETE
         if whole and self.difference is None and self._expected is not None:
             index = self._expected["index"]
@@ -232,7 +232,7 @@ class Comparison:
             self._stop.set()
 
     def _following(self) -> dict[str, Any] | None:
-        """The next frame's line, None where there is none; at the end line, see whether it fits what stands before."""
+        """Return the next frame's line, None if there is none; compare the end line with the lines before it."""
         for line in self._lines:
             if line["type"] == "frame":
                 self._read.add(line)
@@ -247,7 +247,7 @@ class Comparison:
 
 
 def _where(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """The keys under which two lines are not the same."""
+    """Return the keys under which two lines differ."""
     one, other = comparable(expected), comparable(found)
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     return ", ".join(keys[:4]) + (" and more" if len(keys) > 4 else "")
@@ -266,7 +266,7 @@ def _query(asked: Asked) -> Query:
 
 
 def _check_source(provenance: Provenance, source: Source) -> None:
-    """Compare a source with what the records were made of; without a hash in the records any source passes.
+    """Compare a source with the recorded one; without a hash in the records any source passes.
 
     Raises:
         SourceChanged: They differ.
@@ -277,7 +277,7 @@ def _check_source(provenance: Provenance, source: Source) -> None:
 
 
 def _check_file(expected: FileIdentity) -> None:
-    """Compare a file beside the source with what it was.
+    """Compare a file other than the source with its recorded identity.
 
     Raises:
         SourceNotFound: It is missing.
@@ -294,7 +294,7 @@ def _check_file(expected: FileIdentity) -> None:
 
 
 def _check_identity(expected: FileIdentity, found: FileIdentity, name: str) -> None:
-    """Compare hashes; the error names the sizes, or the first digits of the hashes where the sizes are equal."""
+    """Compare hashes; the error names the sizes, or the first digits of the hashes if the sizes are equal."""
     if found.sha256 == expected.sha256:
         return
     of = "" if found.files == expected.files else f" in {found.files} files instead of {expected.files}"

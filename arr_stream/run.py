@@ -1,4 +1,4 @@
-"""Runs a stream into its consumers, and sees to it that everything ends: on success, on error and on Ctrl-C."""
+"""Run of a stream into its consumers, with a clean end: on success, on error and on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Frames(Protocol):
-    """What can be run into consumers: a `Stream`, or one that was recorded; see there for what these are."""
+    """Frames to run into consumers: a `Stream`, or a recorded one; see there for the members."""
 
     source: Source
     frame: Frame | None
@@ -39,13 +39,13 @@ class Frames(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended.
+    """Result of a run.
 
     Args:
         frames: Frames processed.
-        dropped: Frames that real time passed over.
-        reason: Why it ended.
-        error: What ended it early, None otherwise.
+        dropped: Frames dropped in real time.
+        reason: Reason for the end.
+        error: Error that ended it early, None otherwise.
     """
 
     frames: int
@@ -64,13 +64,14 @@ def run(
 ) -> RunResult:
     """Process every frame of a stream.
 
-    Errors do not escape: they stand in the result, after every consumer has been closed, so that what was done
-    is never lost. A frame's records are complete before the next frame is processed.
+    Errors do not escape: the result holds them, after every consumer has been closed, so that finished work is never
+    lost.
+    A frame's records are complete before the next frame is processed.
 
     Args:
-        stream: The stream; closed in the end.
-        consumers: Each is given every frame, in this order, and closed.
-        watcher: Shows the frames to a model; closed in the end. Consumers get its answers with the patch sets.
+        stream: The stream; closed at the end.
+        consumers: Each receives every frame, in this order, and is closed.
+        watcher: Shows the frames to a model; closed at the end. Consumers get its answers with the patch sets.
         on_frame: Called after the consumers, such as for progress.
         stop: Ends the run after the present frame when set.
     """
@@ -93,7 +94,7 @@ def run(
                     reason = "interrupted"
                     break
             if stop.is_set():
-                # A live source that is closed to end the run just ends.
+                # A live source that is closed to end the run reports a normal end.
                 reason = "interrupted"
     except KeyboardInterrupt:
         reason = "interrupted"
@@ -103,7 +104,7 @@ def run(
     except Exception as exc:
         reason, error = "failed", exc
     except BaseException:
-        # Such as a library that ends the program; what was written is not to call itself finished.
+        # For example, a library ends the program: the written files must not be marked as finished.
         reason = "failed"
         raise
     finally:
@@ -118,7 +119,7 @@ def run(
 def _watched(
     stream: Frames, watcher: Watcher | LiveWatcher | None, stop: threading.Event
 ) -> Iterator[tuple[Frame, PatchSet]]:
-    """Frames and their patch sets, with what a watcher made of them."""
+    """Yield frames and their patch sets, with the watcher's answers."""
     stream.look_ahead = watcher is not None
     for patches in stream:
         assert stream.frame is not None
@@ -142,7 +143,7 @@ def _consume(consumer: Consumer, frame: Frame, patches: PatchSet) -> None:
 def _close(
     consumers: Sequence[Consumer], stream: Frames, reason: EndReason, error: Exception | None
 ) -> Exception | None:
-    """Close every consumer, whatever happens; the first error that comes of it."""
+    """Close every consumer in any case; return the first error."""
     counters = asdict(stream.source.stats)
     if isinstance(stream, Stream) and stream.keyframe_tally.failures:
         counters["keyframe_failures"] = dict(stream.keyframe_tally.failures)
@@ -150,7 +151,7 @@ def _close(
     first: Exception | None = None
     for consumer in consumers:
         if first is not None and outcome.reason == "finished":
-            # Those that are closed later write it down: records come last.
+            # Consumers that are closed later write it down: records come last.
             outcome = replace(outcome, reason="failed", error=str(first))
         try:
             consumer.close(failed=reason == "failed", outcome=outcome)
@@ -166,7 +167,10 @@ def _close(
 
 @contextmanager
 def _uninterrupted(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C only sets `stop`: files are being closed, which takes seconds at most, but for pipes that nobody reads."""
+    """Let Ctrl-C only set `stop` while files are closed.
+
+    Closing takes seconds at most, except for pipes without a reader.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
