@@ -1,4 +1,4 @@
-"""Where things went from one frame to the next: flow with confidence, its composition, and carrying along it."""
+"""Motion from one frame to the next: optical flow with confidence, its composition, and carrying along it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ FLOWS: dict[str, Callable[[str], FlowEstimator]] = {"auto": _dis, "dis": _dis, "
 
 
 USUAL_PRESETS = {"auto": "ultrafast", "dis": "ultrafast", "torch": "fast"}
-"""What the preset `auto` stands for: with `torch`, `fast` hardly takes longer than `ultrafast` on a GPU."""
+"""Presets that `auto` stands for: with `torch`, `fast` hardly takes longer than `ultrafast` on a GPU."""
 
 
 def usual_preset(name: str, preset: str) -> str:
-    """The preset itself, or what `auto` stands for with the flow of that name."""
+    """Return the preset itself, or the one that `auto` stands for with the named flow."""
     return USUAL_PRESETS[name] if preset == "auto" else preset
 
 
 def make_flow(name: str, preset: str = "auto") -> FlowEstimator:
-    """The estimator of that name.
+    """Return the named flow estimator.
 
     Args:
         name: A key of `FLOWS`.

@@ -62,7 +62,7 @@ _LATTICE = 5  # odd, so that a lattice point can stand in the middle of its squa
 
 @dataclass(frozen=True, slots=True)
 class Anchoring:
-    """How strongly each part speaks. One set for all footage; the optimum is broad.
+    """Weights and sizes of each part. One set for all footage; the optimum is broad.
 
     Args:
         hidden: Random features of the classifier.
@@ -76,7 +76,7 @@ class Anchoring:
         limit: Largest evidence of one frame, in logits.
         blur_px: Side of the prior's blur.
         floor, ceiling: Bounds of the prior, so that a frame can overrule it.
-        doubt: How much of the flow's residual counts as failure.
+        doubt: Share of the flow's residual that counts as failure.
         ignorance: The prior there.
         first: Logits with which an exact mask, brought all the way from its own frame, speaks where that is trusted.
         border_px: Side of the windows, at half size, in which the border is brought to where colours change; 1: not.
@@ -87,8 +87,9 @@ class Anchoring:
         fill: Share of a box that its object is taken to cover.
         figure_gain: Logits per unit of score while figure and ground are told apart.
         figure_rounds: Alternations of that.
-        hedge: Weight of the surroundings in a loose region's relevance: what to look at when the object is covered.
-        memory: Share of what was known that is believed after a cut.
+        hedge: Weight of the surroundings in a loose region's relevance: the places to select while the object is
+            covered.
+        memory: Share of the earlier posterior that is kept after a cut.
     """
 
     hidden: int = 128
@@ -128,7 +129,7 @@ DEFAULT = Anchoring()
 UNANCHORED = Anchoring(
     gain=0.0, region_gain=0.0, motion=0.0, doubt=0.0, floor=0.0, ceiling=1.0, blur_px=1, first=0.0, border_px=1
 )
-"""Chained warping alone, without a look at the picture: what anchoring is measured against."""
+"""Settings for chained warping alone, without appearance: the baseline for anchoring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class ObjectFrame:
 
     @classmethod
     def of(cls, mask: FloatArray, box: Box) -> ObjectFrame | None:
-        """Of a mask given on a box only; None where it holds less than one pixel."""
+        """Return the frame of a mask given on a box only; None if the mask holds less than one pixel."""
         column = cv2.reduce(mask, 0, cv2.REDUCE_SUM).ravel()
         row = cv2.reduce(mask, 1, cv2.REDUCE_SUM).ravel()
         mass = float(column.sum())
@@ -178,10 +179,10 @@ def posterior_of(prior: FloatArray, evidence: FloatArray) -> FloatArray:
 
 
 def motion_evidence(flow: Flow, mask: FloatArray) -> FloatArray:
-    """`[h, w]` in [-0.5, 1.5]: how much faster than the surroundings a place moves against the camera.
+    """Return, as `[h, w]` in [-0.5, 1.5], how much faster than the surroundings a place moves against the camera.
 
-    Scaled by what moves outside the mask, and all zero where the mask itself does not stand out: an object that stands
-    still is not to be lost for that.
+    Scaled by what moves outside the mask, and all zero where the mask itself does not stand out: a still object must
+    not be lost for that.
     """
     height, width = mask.shape
     own = flow.offset_px - camera_of(flow)
@@ -198,7 +199,7 @@ def motion_evidence(flow: Flow, mask: FloatArray) -> FloatArray:
 
 
 def figure_in_region(rgb: ByteArray, region: FloatArray, settings: Anchoring = DEFAULT) -> FloatArray:
-    """What in a loose region is likely its object: the more so, the less it looks like what lies around the region.
+    """Estimate the object in a loose region: places that look less like the region's surroundings are likelier object.
 
     Args:
         rgb: `[h, w, 3]` uint8.
@@ -260,7 +261,8 @@ class RegionTracker:
     """Follows one region from the frame on which it is given.
 
     Attributes:
-        confidence: In [0, 1]: how well what is under the region agrees with what was learned; 0 once nothing is left.
+        confidence: In [0, 1]: how well the picture under the region agrees with the learned object; 0 once nothing is
+            left.
     """
 
     def __init__(self, settings: Anchoring = DEFAULT) -> None:
@@ -300,7 +302,7 @@ class RegionTracker:
 
     @property
     def model(self) -> PixelModel | None:
-        """What tells it from its ground; None for a region without a pixel."""
+        """Classifier of object against ground; None for a region without a pixel."""
         return self._model
 
     def start(self, rgb: ByteArray, mask: FloatArray, *, exact: bool) -> FloatArray:
@@ -312,7 +314,7 @@ class RegionTracker:
             exact: The mask is the object itself; otherwise a box or another loose region around it.
 
         Returns:
-            `[h, w]` float32 in [0, 1]: the mask, or what in the loose region is likely the object.
+            `[h, w]` float32 in [0, 1]: the mask, or the likely object in the loose region.
 
         Raises:
             ValueError: The sizes differ.
@@ -346,7 +348,7 @@ class RegionTracker:
         return self.follow(rgb, flow).relevance()
 
     def follow(self, rgb: ByteArray, flow: Flow | None) -> RegionTracker:
-        """As `step`; gives itself, whose relevance is yet to be asked for."""
+        """Run `step`, and return the tracker itself, whose relevance the caller reads later."""
         if rgb.shape[:2] != self._posterior.shape:
             raise ValueError(f"rgb is {list(rgb.shape[:2])}, the region {list(self._posterior.shape)}; start again")
         self._posterior = self._sought(rgb) if flow is None else self._followed(rgb, flow)
@@ -374,15 +376,16 @@ class RegionTracker:
         return self._bordered(posterior, rgb, box)
 
     def _sought(self, rgb: ByteArray) -> FloatArray:
-        """After a cut: where the region was last, if it looks the same (a flash, or back from a cutaway)."""
+        """Return the posterior after a cut: the region at its last place, if the picture there looks the same (a flash,
+        or the return from a cutaway)."""
         self._first = None
         prior = cv2.blur(self._known, (9, 9)).reshape(self._known.shape) * np.float32(self._settings.memory)
         self._posterior, self.confidence = self._agreed(rgb, prior, ObjectFrame.of(self._known, _whole(prior)))
         return self._posterior
 
     def resume(self, rgb: ByteArray, mask: FloatArray) -> bool:
-        """Go on from where the region is found again, if the picture `[h, w, 3]` agrees with the mask `[h, w]`."""
-        # What was given of the mask where it was lost says nothing here.
+        """Resume from the place of redetection, if the picture `[h, w, 3]` agrees with the mask `[h, w]`."""
+        # The mask given on the first frame does not apply at the new place.
         first, self._first = self._first, None
         posterior, confidence = self._agreed(
             rgb, np.minimum(mask, self._settings.ceiling), ObjectFrame.of(mask, _whole(mask))
@@ -410,7 +413,7 @@ class RegionTracker:
         return blurred.reshape(warped.shape)
 
     def _given(self, box: Box) -> FloatArray | float:
-        """`[rows, columns]` of the box: what the mask says that was given, in logits."""
+        """Return the evidence of the given mask in logits, `[rows, columns]` of the box."""
         if self._first is None or self._way is None:
             return 0.0
         trust = _enlarged(self._way.confidence, box, self._first.shape)
@@ -421,7 +424,7 @@ class RegionTracker:
         side = self._settings.border_px
         if side < 2:
             return posterior
-        # From even places on, as the filter halves what it is given.
+        # Start at even places, as the filter halves its input.
         near = tuple(slice(max(0, a - side) & ~1, b + side + (b + side & 1)) for a, b in (box[:2], box[2:]))
         found = guided(posterior[near], rgb[near], side, self._settings.border_variance)
         cv2.threshold(found, NEGLIGIBLE, 0, cv2.THRESH_TOZERO, dst=found)
@@ -442,7 +445,7 @@ class RegionTracker:
         return posterior, self._agreement(inner, evidence)
 
     def _moved(self, posterior: FloatArray, flow: Flow, box: Box) -> FloatArray:
-        """What moves with the region is more likely it, what stands still around it less."""
+        """Raise the probability of places that move with the region, and lower that of still places around it."""
         y0, y1, x0, x1 = box
         if not self._settings.motion:
             return posterior
@@ -452,7 +455,7 @@ class RegionTracker:
         return posterior
 
     def _evidence(self, rgb: ByteArray, place: ObjectFrame, box: Box, prior: FloatArray) -> FloatArray:
-        """`[rows, columns]` of the box: what the classifier says, in logits."""
+        """Return the classifier's evidence in logits, `[rows, columns]` of the box."""
         settings, shape = self._settings, prior.shape
         gain, _ = settings.speaking(exact=self._exact)
         if self._model is None or not gain:
@@ -510,7 +513,8 @@ class RegionTracker:
         return min(1.0, likely * min(1.0, 4 * mass / max(self._area_px, 1e-6)))
 
     def relevance(self) -> FloatArray:
-        """The posterior; for loose regions with a faint halo, which ranks what is left when the object is covered."""
+        """Return the posterior; for loose regions with a faint halo, which ranks the surroundings while the object is
+        covered."""
         posterior, shape = self._posterior, self._posterior.shape
         if self._exact or not self._settings.hedge:
             return posterior.copy()
@@ -549,7 +553,8 @@ def _reach(flow: Flow, support: Box | None, shape: tuple[int, ...]) -> Box | Non
 
 
 def _warped(mask: FloatArray, flow: Flow, box: Box) -> FloatArray:
-    """A mask of the earlier frame on a box of the present one; nothing is known about what comes in from outside."""
+    """Warp a mask of the earlier frame to a box of the current one; nothing is known about content from outside the
+    frame."""
     (height, width), (y0, y1, x0, x1) = mask.shape, box
     offset_px = _enlarged(flow.offset_px, box, mask.shape)
     offset_px = cv2.multiply(offset_px, (width / flow.hw[1], height / flow.hw[0], 0.0, 0.0))
@@ -584,7 +589,7 @@ def _support(prior: FloatArray) -> Box | None:
 
 
 def _worth_asking(prior: FloatArray, settings: Anchoring) -> tuple[ByteArray, bool]:
-    """Where to classify (`[rows, columns]`, not 0), and whether unsure rows were halved."""
+    """Return the places to classify (`[rows, columns]`, not 0), and whether unsure rows were halved."""
     if min(prior.shape) < 2 * _LATTICE:
         return np.ones(prior.shape, np.uint8), False
     asked: ByteArray = cv2.inRange(prior, *settings.unsure).reshape(prior.shape)

@@ -1,4 +1,4 @@
-"""What tells an object from its ground: cues of pixels, a classifier on them, and a lighter model on colour alone."""
+"""Appearance of an object against its ground: cues of pixels, a classifier on them, and a lighter colour model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _shaped(array: ByteArray, shape: tuple[int, ...]) -> ByteArray:
 
 
 class PixelModel:
-    """Tells object from ground by cues: ridge regression on fixed random rectified features.
+    """Classifier of object against ground from cues: ridge regression on fixed random rectified features.
 
     Score: `g(x) = beta . max(0, W x + b)`, beta from the closed form that brings g to +1 on the object and -1 on the
     ground ("extreme learning machine", Huang, Zhu and Siew, Neurocomputing 2006).
@@ -116,7 +116,7 @@ class PixelModel:
 
     @property
     def beta(self) -> FloatArray:
-        """`[hidden + 1]`: what was learned."""
+        """Return the learned weights, `[hidden + 1]`."""
         return self._beta
 
     def score(self, cues: FloatArray) -> FloatArray:
@@ -148,7 +148,7 @@ def _random_features(cues: int, hidden: int) -> tuple[FloatArray, FloatArray]:
 
 
 class ColourModel:
-    """How much likelier a colour is under an object than under its ground: `log (f + e) / (g + e)`.
+    """Colour model of an object: how much likelier a colour is there than on its ground, `log (f + e) / (g + e)`.
 
     f and g are normalised histograms of 32 levels a channel, smoothed so that light and noise do not decide; e is a
     floor that makes colours seen on neither side say nothing.
@@ -171,7 +171,8 @@ class ColourModel:
 
     @classmethod
     def from_example(cls, example: ByteArray, scene: ByteArray, *, prior: float = 0.1) -> ColourModel:
-        """A model of what an example picture `[h, w, 3]` shows against a scene `[H, W, 3]` that may hold it too."""
+        """Return a model of an example picture `[h, w, 3]` against a scene `[H, W, 3]` that may contain the same
+        object."""
         model = cls(prior=prior)
         model._figure = model._histogram(example, np.ones(example.shape[:2], np.float32))
         return model.against(scene)
@@ -183,12 +184,12 @@ class ColourModel:
         return self
 
     def learn(self, rgb: ByteArray, towards: FloatArray, against: FloatArray, *, rate: float = 1.0) -> None:
-        """Take in a picture with weights `[h, w]` of each pixel as object and as ground.
+        """Update the model by a picture with weights `[h, w]` of each pixel as object and as ground.
 
         Args:
             rgb: `[h, w, 3]` uint8.
             towards, against: At least 0. A side whose weights are all 0 stays as it was.
-            rate: Share of the new in the result; 1 forgets what was learned before.
+            rate: Share of the new picture in the result; 1 discards the earlier ones.
         """
         if float(towards.sum()) > 0:
             self._figure += np.float32(rate) * (self._histogram(rgb, towards) - self._figure)

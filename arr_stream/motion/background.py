@@ -1,11 +1,12 @@
 """Background model: the look of each pixel without moving objects, and the departure of the present frame from it.
 
-Optical flow smears a thing of 20x60 px into the ground around it. Where the camera stands still, the pixels themselves
-tell better, in two ways whose sum is the evidence of change:
+Optical flow smears a thing of 20x60 px into the ground around it. With a still camera, pixel differences show it
+better, in two ways whose sum is the evidence of change:
 
-- against the *previous frame*: outlines and texture of what moves;
+- against the *previous frame*: outlines and texture of moving things;
 - against a *running mean and variance* of each pixel (Wren, Azarbayejani, Darrell and Pentland, "Pfinder: Real-Time
-  Tracking of the Human Body", 1997): the whole of what moves, and what has stopped. Sensor noise, flicker and leaves
+  Tracking of the Human Body", 1997): the whole of moving things, and things that have stopped. Sensor noise, flicker
+  and leaves
   raise the variance of their pixels and count for less.
 
 Only pixels that look like the background update it. A pixel that keeps another look for as long as the background was
@@ -31,7 +32,7 @@ ADAPT_SECONDS = 5.0
 KNOWN_SECONDS = 3.0
 """Time after which the background of a still camera is known."""
 ABSORB_SECONDS = 30.0
-"""Longest time that something which stands still remains foreground."""
+"""Longest time for which a still thing remains foreground."""
 DEVIATIONS = 3.5
 """Standard deviations at which a pixel is as likely foreground as not."""
 LEAST_VARIANCE = 20.0
@@ -68,9 +69,9 @@ class Background:
 
     Args:
         before: `[H/8, W/8]` lightness of the frame before.
-        previous: Lightness of the frame before, or of the last that the model accounts for.
+        previous: Lightness of the frame before, or of the last frame that the model explains.
         mean, variance: Of each pixel's background, in grey levels and their squares.
-        support: Seconds for which the background was seen, less those for which something still covered it.
+        support: Seconds for which the background was seen, less those for which a still thing covered it.
         stillness: `[1, 1]` in [0, 1], how surely the camera stands still; 0 on the first frame.
         seconds: `[1, 1]`, time since the model started.
         lost: `[1, 1]`, frames in a row on which most of the picture departed from it.
@@ -105,7 +106,7 @@ def motion_evidence(
     way: Flow | None,
     elapsed_seconds: Array | None,
 ) -> tuple[Background, Array, Array]:
-    """Update the background by a frame, and weigh what the two ways to see motion say.
+    """Update the background by a frame, and combine background and flow into one evidence of motion.
 
     Args:
         background: Of the frames before.
@@ -119,7 +120,7 @@ def motion_evidence(
         known background, the motion against the camera where that moves or was just switched on, a blend between.
     """
     background, change = see_change(background, greys, flow, elapsed_seconds)
-    # The background does not tell a thing that was there from the start from the ground until it has left its place.
+    # A thing present from the start is part of the background until it has left its place.
     known = background.known
     motion = either(
         known >= SURELY_STILL,
@@ -130,7 +131,7 @@ def motion_evidence(
 
 
 def _with_flow(change: Array, unknown: Array, flow: Flow, way: Flow | None, structure: Array) -> Array:
-    """Channel 10 where the background alone does not tell it; for the arguments see `motion_evidence`."""
+    """Return channel 10 where the background alone does not decide it; for the arguments see `motion_evidence`."""
     xp, moving = namespace(change), motion_between(flow, structure)
     if way is not None:
         moving = xp.maximum(moving, motion_since(way, structure))
@@ -171,7 +172,7 @@ def see_change(
     departed *= departed
     evidence = averaged(at_most(departed + moving, 1.0), (now.shape[0] // 2, now.shape[1] // 2))
     believed = as_float(zeros(now, (1, 1)) + mean_of(evidence) < LOST)
-    # What leaves most of the frame unexplained, such as a frame of noise, leaves the model as it was.
+    # A frame that is mostly unexplained, such as noise, leaves the model unchanged.
     lost = (background.lost + 1) * (1 - believed)
     model, previous = either(believed > 0, lambda: (warped, now), lambda: (background, background.previous))
     seen = replace(
@@ -185,25 +186,25 @@ def see_change(
         known = as_float(departed < FOREGROUND)
         seen = _updated(seen, apart, squared, moving, known, elapsed_seconds * believed)
     seen = either(lost >= LOST_FRAMES, lambda: Background.of(quarter, eighth), lambda: seen)
-    # Where a thing looks like its ground, what is beside it tells.
+    # Where a thing looks like its ground, its neighbourhood decides.
     (around,) = box_means(evidence, side_px=3)
     evidence = (evidence + around) * (believed / 2)
     # Leaves and noise stay weak, the inside of a thing counts as much as its outline.
     sure = at_most(at_least((evidence - WEAK) * (1 / (SURE - WEAK)), 0.0), 1.0)
     change = (evidence + sure * sure * (3 - 2 * sure)) * 0.5
-    # A thing reaches a little further than what gives it away.
+    # A thing extends a little beyond its visible change.
     return seen, (change + widened(change)) * 0.5
 
 
 def _updated(
     model: Background, apart: Array, squared: Array, moving: Array, known: Array, elapsed_seconds: Array
 ) -> Background:
-    """Update the model by some seconds of what a frame showed; for the differences see `see_change`.
+    """Update the model by the seconds that a frame stands for; for the differences see `see_change`.
 
     Args:
         known: `[h, w]`, 1 where the frame shows the background, else 0.
     """
-    # Seen for so much longer, or covered by something that stands still; what moves past counts for neither.
+    # Background seen longer, or covered by a still thing; moving things change neither.
     support = moving - 1
     support *= 1 - known
     support += known
@@ -248,9 +249,10 @@ def camera_moved(before: Array, now: Array, camera_px: Array) -> Array:
 
 
 def _warped(model: Background, now: Array, camera_px: Array) -> tuple[Background, Array]:
-    """Warp the model to a moved camera's present frame; also return the `[h, w]` variance that this leaves at edges.
+    """Warp the model to the current frame of a moved camera; also return the variance that this adds at edges, `[h,
+    w]`.
 
-    What comes into view is background, and new.
+    Content that comes into view counts as new background.
     """
     hw = now.shape[0], now.shape[1]
     map_px = source_map(resize_offsets(camera_px, hw))

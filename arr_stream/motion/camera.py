@@ -1,4 +1,4 @@
-"""What the camera does: one affine motion that most of the picture follows."""
+"""Camera motion: one affine motion that most of the picture follows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLERANCE_PX = 0.25
 FULL_MOTION_PX = 0.6
 """Speed against a camera that stands still, in pixels of an eighth of the texture, that counts as full motion."""
 SLOW_MOTION = 0.6
-"""What motion counts at most that only adds up over the frames since the keyframe."""
+"""Largest value of motion that only adds up over the frames since the keyframe."""
 STRUCTURE_CONTRAST = 16.0
 """Mean contrast of neighbours, in grey levels of 255, from which flow can be told from the picture alone."""
 STRUCTURE_SIDE_PX = 9
@@ -70,7 +70,7 @@ def camera_flow(offset_px: Array, weight: Array, *, step: int = _STEP) -> Array:
 
 @singledispatch
 def camera_parameters(offset_px: Array, weight: Array, step: int) -> Array:
-    """`[3, 2]`: what `camera_flow` is at the middle of the raster, and what it gains across and down from there.
+    """Return `[3, 2]`: the value of `camera_flow` at the middle of the raster, and its slopes across and down.
 
     The unit of the two is half a raster's side.
     """
@@ -97,20 +97,20 @@ def camera_of(flow: Flow) -> Array:
 
 
 def visible_structure(grey: Array) -> Array:
-    """`[h, w]` in [0, 1]: how far motion can be seen at each place of `[h, w]` lightness.
+    """Return `[h, w]` in [0, 1]: how well motion is visible at each place of `[h, w]` lightness.
 
-    Where all around is even, such as in the sky, flow is a guess that a panning camera leaves behind.
+    In even areas, such as the sky, flow is a guess, which lags behind a panning camera.
     """
     around = local_contrast(grey, STRUCTURE_SIDE_PX)
     return at_most(around * (1 / STRUCTURE_CONTRAST), 1.0)
 
 
 def independent_motion(offset_px: Array, camera_px: Array, structure: Array, *, parallax: float = 0.5) -> Array:
-    """How much each place is seen to move against the camera, `[h, w]` in [0, 1].
+    """Return the visible motion of each place against the camera, `[h, w]` in [0, 1].
 
     It is 1 at `FULL_MOTION_PX` pixels and above where `structure` (see `visible_structure`) is.
 
-    The measure is relative to camera motion as well, since parallax and flow error grow with it: what is full
+    The measure is relative to camera motion as well, since parallax and flow error grow with it: the threshold of full
     motion grows by `parallax` of the camera's mean speed.
     """
     speed = speed_px(offset_px - camera_px)
@@ -134,8 +134,8 @@ def motion_between(flow: Flow, structure: Array) -> Array:
 def motion_since(way: Flow, structure: Array) -> Array:
     """Return motion since the keyframe, `[h, w]` in [0, `SLOW_MOTION`].
 
-    What goes half a pixel a frame is lost in the flow's noise from one frame to the next. Since the keyframe it has
-    come a long way, and counts for that as far as the camera stood still: parallax adds up, too.
+    Motion of half a pixel a frame is lost in the flow's noise between two frames, but adds up over the frames since the
+    keyframe. It counts as far as the camera stood still, since parallax adds up, too.
 
     Args:
         way: To the keyframe.

@@ -1,4 +1,4 @@
-"""Bring what was known about an earlier frame to the present one."""
+"""Carrying of values from an earlier frame to the current one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from arr_stream.types import FloatArray
 
 _APPROACHES = 5
 
-# What cv2.remap moves without changing a bit; it has no kernels for others.
+# Types that cv2.remap moves without changing a bit; it has no kernels for others.
 _ID_TYPES = tuple(np.dtype(kind) for kind in (np.bool_, np.uint8, np.int8, np.uint16, np.int16, np.int32))
 
 
@@ -22,7 +22,7 @@ def carry(planes: Array, flow: Flow, *, nearest: bool = False, outside: float | 
         planes: `[h, w]` or `[C, h, w]`, on any raster; float32, or whole numbers or bool with `nearest`.
         flow: Backward flow from the present frame to the planes'.
         nearest: Take the nearest sample instead of the linear blend of four; needed for ids.
-        outside: Value of what came from outside the earlier frame; None continues the border.
+        outside: Value of content from outside the earlier frame; None continues the border.
 
     Returns:
         A new array of the planes' shape and dtype.
@@ -44,17 +44,17 @@ def carry(planes: Array, flow: Flow, *, nearest: bool = False, outside: float | 
 
 
 def carried_points(points_xy: FloatArray, flow: Flow) -> tuple[FloatArray, FloatArray]:
-    """Where points of the earlier frame are on the present one.
+    """Return the places of points of the earlier frame on the current one.
 
-    Flow tells the reverse, so each place is approached until what is there now was at the point then.
+    Flow maps the other way, so each place is found by iteration.
 
     Args:
         points_xy: `[N, 2]`, normalised to [0, 1].
         flow: Backward flow from the present frame to the points', on the host.
 
     Returns:
-        Their places, `[N, 2]`, which may lie outside of the frame, and the trust in each, `[N]` in [0, 1]; 0 for a
-        point that nothing on the present frame comes from.
+        Their places, `[N, 2]`, which may be outside the frame, and the trust in each, `[N]` in [0, 1]; 0 for a point
+        that nothing on the present frame comes from.
     """
     size = np.array(flow.hw[::-1], np.float32)
     then_px = points_xy * size - 0.5

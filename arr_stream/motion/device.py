@@ -1,4 +1,4 @@
-"""Where frames are worked on: the processor here, a GPU in `arr_stream.gpu`."""
+"""Device of the frame loop: the processor here, a GPU in `arr_stream.gpu`."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class Device(Protocol):
         ...
 
     def put_region(self, tracker: RegionTracker) -> Any:
-        """What a tracker has just learned, to be followed there."""
+        """Move a tracker's newly learned state to the device."""
         ...
 
     def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What a pure function of arrays there and of constants gives."""
+        """Run a pure function of arrays on the device and of constants, and return its result."""
         ...
 
     def staged(
         self, step: Callable[P, Generator[str, None, R]], lap: Callable[[str], None], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """The same for a step in stages; `lap` is called with the name of each that is done, where they can be told
-        apart."""
+        """Run a step in stages; call `lap` with the name of each finished stage, if the device can time them
+        separately."""
         ...
 
     def fetch(self, value: R) -> Callable[[], R]:
@@ -60,7 +60,7 @@ class Device(Protocol):
         ...
 
     def make_flow(self, settings: MotionSettings) -> FlowEstimator:
-        """What finds the flow between two lightness pictures that are there."""
+        """Return a flow estimator for pairs of lightness pictures on the device."""
         ...
 
     def forget(self) -> None:
@@ -110,7 +110,7 @@ class HostDevice:
 
 
 def result_of(stages: Generator[str, None, R], lap: Callable[[str], None]) -> R:
-    """What a step in stages gives at its end."""
+    """Run a step in stages to its end, and return its result."""
     while True:
         try:
             lap(next(stages))

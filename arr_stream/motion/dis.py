@@ -63,10 +63,10 @@ class DisFlow:
         self.reduction = 1
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
-        """Backward flow on the raster, with photometric confidence.
+        """Return backward flow on the raster, with photometric confidence.
 
-        Pictures with a side below 32 px are continued by their border for the search, so that flow there is found
-        as far as their content allows; without content it is zero.
+        Pictures with a side below 32 px are continued by their border for the search, so that flow there is found as
+        far as their content allows; without content it is zero.
 
         Raises:
             ValueError: The pictures differ in size.
@@ -93,7 +93,7 @@ class DisFlow:
     def _search_offsets(self, previous: ByteArray, present: ByteArray) -> FloatArray:
         """`[h, w, 2]` on the pictures' raster.
 
-        What OpenCV would make of larger pictures for a search that ends at a smaller size is what it is given.
+        The search gets pictures already reduced to its final size, as OpenCV would reduce larger ones.
         """
         height, width = present.shape
         below, right = max(0, _LEAST_SIDE_PX - height), max(0, _LEAST_SIDE_PX - width)

@@ -1,7 +1,7 @@
-"""Where everything on the present frame was before: the type, how it is made and how far it can be believed.
+"""Optical flow: its type, the estimator interface, and its photometric check.
 
-Flow is *backward*: it is defined at each place of the present frame and points into the earlier one. Whatever is
-known about the earlier frame can then be brought to the present by sampling, without holes.
+Flow is *backward*: it is defined at each place of the current frame and points into the earlier one. Values of the
+earlier frame can then be carried to the current one by sampling, without holes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ CONTRAST_SHARE = 0.25
 class Flow:
     """Displacement from the present frame to an earlier one, with confidence.
 
-    Values on a device are not looked at, since that would wait for it; `to_numpy` checks them.
+    Values on a device are not checked, since that would wait for it; `to_numpy` checks them.
 
     Args:
-        offset_px: `[h, w, 2]` float32 `(dx, dy)` in pixels of this raster: what is at `(x, y)` now was at
-            `(x + dx, y + dy)` in the earlier frame.
-        confidence: `[h, w]` float32 in [0, 1], trust in `offset_px`; 0 for what came from outside the earlier frame.
-        residual: `[h, w]` float32 in [0, 1], how much of the newest frame the flow from the frame just before it
-            leaves unexplained.
+        offset_px: `[h, w, 2]` float32 `(dx, dy)` in pixels of this raster: what is at `(x, y)` now was at `(x + dx, y +
+            dy)` in the earlier frame.
+        confidence: `[h, w]` float32 in [0, 1], trust in `offset_px`; 0 for content from outside the earlier frame.
+        residual: `[h, w]` float32 in [0, 1], how much of the newest frame the flow from the frame just before it leaves
+            unexplained.
 
     Raises:
         ValueError: A wrong shape or dtype, a value that is not finite, or a confidence or residual outside [0, 1].
@@ -83,14 +83,15 @@ class Flow:
         return self.offset_px.shape[0], self.offset_px.shape[1]
 
     def once(self, name: Hashable, make: Callable[[], Array]) -> Array:
-        """What `make` gives, made at the first call only: several readers want the same of a frame's flow."""
+        """Return the result of `make`, computed at the first call only: several readers need the same value of a
+        frame's flow."""
         made = self._kept.get(name)
         if made is None:
             made = self._kept[name] = make()
         return made
 
     def with_map(self, map_px: Array, within: Array) -> Flow:
-        """Itself, with what `map_px` and `within` give on its own raster, where that was made on the way."""
+        """Return the flow itself, with `map_px` and `within` on its own raster stored if they were already computed."""
         self._kept.update({("map", self.hw): map_px, ("within", self.hw): within})
         return self
 
@@ -104,7 +105,7 @@ class Flow:
         return self.once("trust", lambda: mean_of(self.confidence))
 
     def within(self, hw: tuple[int, int]) -> Array:
-        """`[h, w]` bool: what is there now came from within the earlier frame."""
+        """Return `[h, w]` bool: the content of the place came from within the earlier frame."""
         return self.once(("within", hw), lambda: inside(self.map_px(hw)))
 
     def to_numpy(self) -> Flow:
@@ -124,18 +125,19 @@ class Flow:
 
 
 def _finite(planes: FloatArray) -> bool:
-    """What is not finite leaves no finite sum; OpenCV adds up in double precision, where nothing else does either."""
+    """Return whether all values are finite, by their sum: OpenCV adds in double precision, so finite values cannot
+    overflow."""
     return math.isfinite(sum(cv2.sumElems(planes)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowInput:
-    """What a flow estimator may look at.
+    """Input of a flow estimator.
 
     Args:
         grey: `[h, w]` lightness at half of the texture's size, at least 1x1; uint8, or float32 on a device.
         frame: The frame that `grey` was made from.
-        smaller: The same picture at smaller sizes, as far as somebody has them.
+        smaller: The same picture at smaller sizes, as far as they were already made.
     """
 
     grey: Array
@@ -161,7 +163,7 @@ class FlowInput:
 
 
 class FlowEstimator(Protocol):
-    """Anything that can tell where the present frame's content was on the frame before."""
+    """Estimator of the flow from the current frame back to the frame before."""
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
         """Backward flow from `present` to `previous`; both have the same size."""
@@ -208,9 +210,9 @@ def source_map(offset_px: Array) -> Array:
 
 @singledispatch
 def checked_flow(previous: Array, present: Array, offset_px: Array) -> Flow:
-    """A flow, believed as far as it explains the picture.
+    """Return a flow with confidence from how well it explains the picture.
 
-    The earlier picture is warped to the present; what differs is held against the local contrast of the present, so
+    The earlier picture is warped to the present; the difference is compared with the local contrast of the present, so
     that noise in a flat area is no alarm and a mismatch at an edge is. A mismatch between two places that look alike
     cannot be seen this way. Confidence is `1 - residual`, and 0 where the flow points outside the picture.
 

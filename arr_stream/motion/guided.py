@@ -7,10 +7,10 @@ from arr_stream.texture.pixels import averaged, box_means, picture_planes, resiz
 
 
 def guided(mask: Array, picture: Array, side_px: int, least: float) -> Array:
-    """The fast guided filter of He and Sun (2015), a colour picture the guide.
+    """Apply the fast guided filter of He and Sun (2015) to a mask, with a colour picture as the guide.
 
     In every window the mask is taken for a linear function of colour, fitted by least squares at half size; a place
-    gets the mean of what all windows around it say.
+    gets the mean of the fits of all windows around it.
 
     Args:
         mask: `[h, w]` in [0, 1].

@@ -1,4 +1,4 @@
-"""What is remembered from one frame to the next: the keyframes in use and channels 34 to 39, carried along the flow."""
+"""State carried from one frame to the next: the keyframes in use and channels 34 to 39."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "atte
 """Channels 34 to 39, in order."""
 
 KEPT = ("fixation", "attention", "attention_history", "gaze")
-"""Those that go from frame to frame; the other two are the frame before's own, carried when something reads them."""
+"""Channels carried from frame to frame; the other two belong to the frame before, and are carried when they are read.
+"""
 
 FIXATION = HISTORY + HISTORY_CHANNELS.index("fixation")
 FIXATION_DECAY = 0.9
 _EIGHTH_PER_CELL = 4
 GAZE_HALF_LIFE_SECONDS = 0.5
 _SPENT = 1e-6
-"""What has faded to this part is 0: processors take long over numbers next to nothing."""
+"""Value below which faded memory becomes 0: processors are slow on denormal numbers."""
 _KNOWN = 0.5
-"""Trust from which what is known of an earlier frame holds for this one."""
+"""Trust from which values carried from an earlier frame hold for this one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carried:
-    """What moves with the picture.
+    """State that is carried along the flow.
 
     Args:
         history: `[1, h, w]` or `[4, h, w]` at an eighth of the texture's size: fixation alone, or all of `KEPT` once
@@ -90,7 +91,7 @@ def _as_it_is(values: npt.NDArray[Any]) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
-    """A look at what is new that was asked for.
+    """Request to look at a new part of the picture.
 
     Args:
         index: Of the frame.
@@ -152,18 +153,18 @@ class TemporalCache:
 
     @property
     def moving(self) -> Carried:
-        """What has to be moved to the next frame."""
+        """State to carry to the next frame."""
         return Carried(self.history, (*self._ways.values(), *self._followed.values()))
 
     def move(self, moved: Carried, flow: Flow) -> None:
-        """Take what `carried` made of `moving`, along the same flow."""
+        """Store the result of `carried` on `moving`, along the same flow."""
         ways = iter(moved.ways)
         self.history, self._flow = moved.history, flow
         self._ways = {index: next(ways) for index in self._ways}
         self._followed = {index: next(ways) for index in self._followed}
 
     def forget(self) -> None:
-        """After a cut nothing that was carried holds any more."""
+        """Discard the carried state after a cut."""
         for held in (self._parts, self._pending, self._ways, self._followed, self._left):
             held.clear()
         self._embedding = self._text = self._small_text = self._labels = self._before = None
@@ -172,7 +173,7 @@ class TemporalCache:
         self.history = namespace(self.history).zeros_like(self.history)
 
     def requested(self, index: int, parts: Collection[PartName]) -> None:
-        """Generation of some parts was asked for on the present frame."""
+        """Note that generation of some parts was requested on the current frame."""
         if "objects" in parts:
             known = self.present_objects(self.objects.objects) if self.objects is not None else ()
             self._tracks.looked(index, known)
@@ -180,8 +181,8 @@ class TemporalCache:
         self._ways[index] = Flow.still(self.reduced_hw(8), self.history)
 
     def requested_text(self, index: int, doubtful: Sequence[TextRegion], new: BoolArray) -> None:
-        """Text was asked for on the present frame: where regions are in doubt, and in places `[h, w]` on the raster of
-        the way."""
+        """Note that text was requested on the current frame: for doubtful regions, and for places `[h, w]` on the
+        raster of the way."""
         way = self.way("text")
         assert way is not None
         self._looked_at(index, "text", way.to_numpy(), [new, *(_around(region, way.hw) for region in doubtful)])
@@ -209,7 +210,7 @@ class TemporalCache:
         return True
 
     def dropped(self, index: int, parts: Collection[PartName]) -> None:
-        """There is nothing to wait for any more of some parts of frame `index`."""
+        """Stop waiting for some parts of frame `index`."""
         waiting = self._pending.get(index, set())
         waiting.difference_update(parts)
         if self._look is not None and self._look.index == index:
@@ -232,7 +233,7 @@ class TemporalCache:
         return new
 
     def requested_window(self, index: int, window: Window) -> None:
-        """The embedding of a window of the present frame was asked for, to join the one in use."""
+        """Note that the embedding of a window of the current frame was requested, to join the one in use."""
         way = self.way("embedding")
         assert way is not None
         way = way.to_numpy()
@@ -240,7 +241,8 @@ class TemporalCache:
         self._looked_at(index, "embedding", way, [window.on(way.hw, self.grid)])
 
     def _looked_at(self, index: int, part: PartName, way: Flow, places: Iterable[Any]) -> None:
-        """A part was asked for in some places of the present frame; `way` leads to what is in use of it, on the host.
+        """Note that a part was requested for some places of the current frame; `way`, on the host, leads to the part in
+        use.
 
         What was known of the others is worth no more for it, and what is new there is still to be looked at.
         """
@@ -251,7 +253,8 @@ class TemporalCache:
         self._ways[index] = replace(Flow.still(way.hw, self.history), confidence=self.put(trust))
 
     def _join(self, look: _Look, part: KeyframePart) -> bool:
-        """Use what a window showed with what was known before; False when that is in use no more."""
+        """Join the result of a window with the part that it was requested for; return False if that is no longer in
+        use."""
         known, seen = look.known.value, part.value
         current = self._parts.get("embedding") is look.known
         if current and isinstance(known, Embedding) and isinstance(seen, Embedding):
@@ -268,12 +271,12 @@ class TemporalCache:
         return self._looked_index is not None
 
     def pending(self, part: PartName) -> bool:
-        """A part has been asked for and has not arrived."""
+        """Return whether a part was requested and has not arrived."""
         return any(part in waiting for waiting in self._pending.values())
 
     @property
     def origins(self) -> dict[str, tuple[int, str]]:
-        """For each part in use, the frame it came from and what made it."""
+        """Origin of each part in use: index of its frame and name of its maker."""
         return {name: (self._parts[name].index, self._parts[name].backend) for name in PARTS if name in self._parts}
 
     @property
@@ -293,7 +296,7 @@ class TemporalCache:
 
     @property
     def keyframe_position(self) -> int | None:
-        """Which of the ways that are `moving` that is."""
+        """Return the position of the keyframe's flow among the ways of `moving`."""
         index = self.keyframe_index
         return None if index is None else list(self._ways).index(index)
 
@@ -305,7 +308,7 @@ class TemporalCache:
 
     @property
     def anchors(self) -> frozenset[int]:
-        """Frames that generation was asked for and whose parts are, or may come, into use."""
+        """Frames with parts in use or still to arrive."""
         return frozenset(self._ways)
 
     @property
@@ -332,7 +335,7 @@ class TemporalCache:
         return () if way is None else carried_objects(objects, way.to_numpy())
 
     def text_before(self, rgb: ByteArray) -> TextBefore | None:
-        """What the text finding in use says of the present frame `[H, W, 3]`; None without one.
+        """Return the text finding in use, carried to the current frame `[H, W, 3]`; None without one.
 
         A device is waited for.
         """
@@ -363,8 +366,8 @@ class TemporalCache:
 
     @property
     def small_text(self) -> tuple[Array, Flow] | None:
-        """Where the text finding in use has text too small for the texture, `[h, w]` at an eighth of its size, and the
-        way back to it; None where there is none, or the source shows no more than the texture."""
+        """Return the places of text too small for the texture, `[h, w]` at an eighth of its size, and the way back to
+        its frame; None without such text, or if the source has no higher resolution."""
         way = self.way("text")
         return None if self._small_text is None or way is None else (self._small_text, way)
 
@@ -401,7 +404,7 @@ class TemporalCache:
         return CarriedPlane(TEXT, self._text[None], way, outside=0.0)
 
     def _history_planes(self) -> dict[int, Plane | LazyPlane]:
-        """Channels 34 to 39; no frame writes into what an earlier one had."""
+        """Return channels 34 to 39; no frame writes into the arrays of an earlier one."""
         before: Plane | LazyPlane = self._nothing_before
         if self._before is not None and self._flow is not None:
             before = PreviousPlane(*self._before, self._flow)
@@ -435,10 +438,10 @@ class TemporalCache:
         self._followed = {index: Flow.still(self.reduced_hw(8), self.history)}
 
     def leave(self, history: Array, relevance: Array, saliency: Array) -> None:
-        """What the next frame will know of this one.
+        """Store the state that the next frame needs.
 
         Args:
-            history: What `remembered` made of it.
+            history: The result of `remembered`.
             relevance: `[gh, gw]` in [0, 1] of its cells.
             saliency: `[h, w]` in [0, 1].
         """
@@ -479,7 +482,7 @@ class TemporalCache:
         return True
 
     def hand_over(self, asked: FloatArray) -> None:
-        """Add what a question was about that is asked no longer (`[h, w]` in [0, 1]) to channel 38."""
+        """Add the relevance to a question that has ended (`[h, w]` in [0, 1]) to channel 38."""
         self._add("attention_history", self.put(asked))
 
     def look(self, gaze: FloatArray) -> None:
@@ -507,7 +510,7 @@ class TemporalCache:
 
 
 def _around(region: TextRegion, hw: tuple[int, ...]) -> tuple[slice, slice]:
-    """Rows and columns of a raster around a region, with a region's height on every side for what is found near by."""
+    """Return rows and columns of a raster around a region, with a margin of the region's height on every side."""
     corners = np.array(region.polygon_xy) * (hw[1], hw[0])
     margin = float(np.ptp(corners[:, 1]))
     (left, top), (right, bottom) = np.floor(corners.min(0) - margin), np.ceil(corners.max(0) + margin)

@@ -14,7 +14,7 @@ from arr_stream.types import DetectedObject, FloatArray
 LEAST_TRUST = 0.2
 """Mean trust in the points of an object below which its place is not known until a detector finds it again."""
 DOUBTFUL = 0.7
-"""Mean trust in the objects that are asked for below which a detector should look again."""
+"""Mean trust in the queried objects below which the detector should look again."""
 _LEAST_OVERLAP, _LEAST_WITHIN = 0.3, 0.7
 """Intersection over union from which an object of a class is the one that was there before, and intersection over the
 smaller of the two: a detector finds now a part and now the whole."""
@@ -40,7 +40,7 @@ def carried_objects(objects: Sequence[DetectedObject], way: Flow) -> tuple[Detec
     points = (middle[:, None] + _POINTS * half[:, None]).astype(np.float32)
     moved, trusts = carried_points(points.reshape(-1, 2), way)
     offset, trust = moved.reshape(points.shape) - points, trusts.reshape(points.shape[:2])
-    # What a point does not know the others tell.
+    # A point without trusted flow takes the motion of the others.
     known = (trust > 0)[..., None]
     offset = np.where(
         known, offset, (offset * known).sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True), 1)
@@ -56,7 +56,7 @@ def carried_objects(objects: Sequence[DetectedObject], way: Flow) -> tuple[Detec
 
 
 def _spread(points: FloatArray) -> FloatArray:
-    """Return how far points `[N, n, 2]` lie from their mean, in the mean, on each axis."""
+    """Return the mean distance of points `[N, n, 2]` from their mean, on each axis."""
     away: FloatArray = np.abs(points - points.mean(1, keepdims=True)).mean(1)
     return away
 

@@ -1,4 +1,4 @@
-"""Channels 13 to 39: what a keyframe found and what is remembered, as planes of the texture, carried when read."""
+"""Channels 13 to 39: keyframe results and carried state, as planes of the texture, carried when read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CarriedPlane:
         first: Index of the first channel.
         data: `[C, h, w]` on the earlier frame.
         flow: The way back to it.
-        outside: Value of what came from outside it; None continues the border.
+        outside: Value of content from outside it; None continues the border.
     """
 
     first: int
@@ -42,7 +42,7 @@ class CarriedPlane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreviousPlane:
-    """Channels 34 and 35: what the frame before was asked for and what stood out on it, carried when they are read.
+    """Channels 34 and 35: relevance and saliency of the frame before, carried when they are read.
 
     Args:
         relevance: `[gh, gw]` of that frame's cells.
@@ -81,7 +81,7 @@ class RegionPlanes:
 
     @property
     def planes(self) -> dict[int, Plane | LazyPlane]:
-        """By their channels."""
+        """Return the planes by their first channels."""
         return {CHANNEL_INDEX[name]: _RegionPlane(name, self, make) for name, make in _OF_REGIONS.items()}
 
 

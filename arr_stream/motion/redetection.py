@@ -1,15 +1,14 @@
-"""Finds an object again that left, was covered, or was lost, by what it looked like while it was followed.
+"""Redetection of an object that left, was covered, or was lost, by its appearance while it was followed.
 
 A template of the object is kept, what it looked like on average: lightness, two colours and the strength of edges in
 four directions, less what is usual in the scene (whitened by its covariance, as in Hariharan, Malik and Ramanan,
-"Discriminative decorrelation for clustering and classification", ECCV 2012). A place of a frame is as like the object
-as the cosine under its mask tells. What changes its shape keeps its colours, so these count as much: those of the
-object on the place, and not around it (Bertinetto et al., "Staple: complementary learners for real-time tracking",
-CVPR 2016).
+"Discriminative decorrelation for clustering and classification", ECCV 2012). The likeness of a place to the object is
+the cosine under its mask. What changes its shape keeps its colours, so these count as much: those of the object on the
+place, and not around it (Bertinetto et al., "Staple: complementary learners for real-time tracking", CVPR 2016).
 
-How alike other places get is learned while the object is in sight, and what counts as the object stands out of that.
-Following goes on beside it, and is believed as far as the place that it is at looks like the object (Kalal, Mikolajczyk
-and Matas, "Tracking-learning-detection", PAMI 2012). Only where both agree is anything learned.
+The likeness of other places is learned while the object is in sight; the object must exceed it. Following runs
+alongside, and counts as far as the followed place looks like the object (Kalal, Mikolajczyk and Matas,
+"Tracking-learning-detection", PAMI 2012). Only where both agree is anything learned.
 """
 
 from __future__ import annotations
@@ -32,23 +31,24 @@ _SURROUNDINGS = 0.5
 _RATE = 0.1
 """Share of one look in what the object, and the ground, look like on average."""
 _FOUND = 0.06
-"""How much more alike than the likest other place something must be to be taken for the object, and what is followed to
-be believed in full."""
+"""Margin in likeness over the best other place that a place needs to count as the object, and that a followed place
+needs for full confidence."""
 _LEARNED = 0.1
-"""The same for what is learned from."""
+"""Margin from which a place is learned from."""
 _SURE = 0.14
 """The same for a place that need not be seen twice."""
 _BETTER = 0.1
-"""By how much another place must be more alike than the one that is followed."""
+"""Margin in likeness by which another place must exceed the followed one."""
 _IN_DOUBT = 0.15
-"""Most confidence in what is followed after it was lost."""
+"""Largest confidence in a followed place after it was lost."""
 _STRANGE = 0.4
 """Share of the object's usual likeness that something never seen may have, though nothing in sight is as like it."""
 _EVERYWHERE = 5
-"""What is followed is compared on every look, the rest of the picture on every fifth, until it is lost."""
+"""Looks from one search of the whole picture to the next, until the object is lost; the followed place is compared on
+every look."""
 _GROWN = (0.5, 1.6)
 _SPILT = 2.0
-"""What has grown so much has run out over the ground, and is taken back to where the object is."""
+"""Growth at which a mask has leaked over the ground, and is reset to the object."""
 _FORGOTTEN = 0.98
 _REGULARISED = 0.01
 _LEAST_ENERGY = 0.3
@@ -58,7 +58,7 @@ _DIRECTIONS = tuple(np.float32(turn * np.pi / 2) for turn in range(4))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finding:
-    """What a look at a picture told.
+    """Result of a look at a picture.
 
     Args:
         confidence: In [0, 1], that the object is where it is followed, or found.
@@ -71,7 +71,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Template:
-    """What the object looks like.
+    """Appearance of the object.
 
     Args:
         masked: `[h, w, 8]` features times the mask.
@@ -101,7 +101,7 @@ class _Place:
 
     @classmethod
     def likest(cls, likeness: FloatArray) -> _Place:
-        """Of `[h, w]`."""
+        """Return the most similar place of `[h, w]`."""
         row, column = np.unravel_index(int(likeness.argmax()), likeness.shape)
         return cls(float(likeness[row, column]), int(row), int(column))
 
@@ -110,13 +110,13 @@ class _Place:
 
 
 class Redetector:
-    """What one object looked like, and where it is on a picture.
+    """Appearance of one object, and search for it on later pictures.
 
     Pictures are `[h, w, 3]` uint8 and masks `[h, w]` in [0, 1], all of one size.
 
     Args:
         rgb: The picture that the object was given on.
-        mask: Where it is there.
+        mask: Mask of the object on it.
 
     Raises:
         ValueError: The mask holds less than a pixel.
@@ -148,11 +148,11 @@ class Redetector:
         return self._lost
 
     def look(self, rgb: ByteArray, mask: FloatArray) -> Finding:
-        """Compare a picture with what is known of the object, and learn how it looks by now.
+        """Compare a picture with the object's appearance, and update that.
 
         Args:
             rgb: The picture.
-            mask: What is followed there; may be empty.
+            mask: The followed mask; may be empty.
         """
         features, small = self._whitened(rgb), self._reduced(mask)
         around = self._around(*_middle(small)) if float(mask.sum()) >= 1 else None
@@ -182,7 +182,7 @@ class Redetector:
         return Finding(min(confidence, _IN_DOUBT) if self._lost else confidence)
 
     def _margin(self, place: _Place, other: _Place) -> float:
-        """How much more like the object a place is than others are, or were beside it, or a stranger may be."""
+        """Return how much more like the object a place is than other places, now or earlier, or strangers."""
         return place.likeness - max(other.likeness, self._likest_other, _STRANGE * self._usual_likeness)
 
     def _learn(self, features: FloatArray, mask: FloatArray, here: _Place, elsewhere: _Place) -> None:
@@ -197,7 +197,7 @@ class Redetector:
             self._template = self._template.mixed(self._seen(features, small, here.row, here.column), _RATE)
 
     def _seen(self, features: FloatArray, small: FloatArray, row: int, column: int) -> _Template:
-        """What the object looks like under a mask around a place."""
+        """Return the object's appearance under a mask around a place."""
         height, width = self._extent_hw
         top, left = row - height // 2, column - width // 2
 
@@ -214,7 +214,7 @@ class Redetector:
         return slice(max(0, row - down), row + down + 1), slice(max(0, column - across), column + across + 1)
 
     def _likeness(self, features: FloatArray, colours: FloatArray) -> FloatArray:
-        """`[h, w]`, at most 1: how like the object is what is around each place, which is its middle."""
+        """Return `[h, w]`, at most 1: the likeness of the object to the surroundings of each place."""
         mask, (height, width) = self._template.mask, self._extent_hw
         kernel = cv2.copyMakeBorder(1 - mask, *_sides(height, width), cv2.BORDER_CONSTANT, value=1.0)
         kernel *= np.float32(-_SURROUNDINGS / kernel.sum())
@@ -264,12 +264,13 @@ def _middle(small: FloatArray) -> tuple[int, int]:
 
 
 def _sides(height: int, width: int) -> tuple[int, int, int, int]:
-    """What to add above, below, left and right, so that a template of this size has a place for each of a picture's."""
+    """Return the padding above, below, left and right that gives a template of this size a place for each of a
+    picture's."""
     return height // 2, height - 1 - height // 2, width // 2, width - 1 - width // 2
 
 
 def _product(features: FloatArray, template: FloatArray) -> FloatArray:
-    """Inner product of a template with what is at each place; OpenCV takes at most four channels at a time."""
+    """Return the inner product of a template with each place; OpenCV takes at most four channels at a time."""
     first, second = (
         cv2.matchTemplate(
             np.ascontiguousarray(features[..., four]), np.ascontiguousarray(template[..., four]), cv2.TM_CCORR
@@ -280,7 +281,7 @@ def _product(features: FloatArray, template: FloatArray) -> FloatArray:
 
 
 def _split(likeness: FloatArray, around: Slices | None) -> tuple[_Place, _Place]:
-    """The likest place of `[h, w]` around what is followed, and elsewhere."""
+    """Return the most similar place of `[h, w]` around the followed place, and elsewhere."""
     if around is None:
         return _Place(-1.0), _Place.likest(likeness)
     near = np.zeros(likeness.shape, bool)

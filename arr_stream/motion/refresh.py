@@ -1,4 +1,4 @@
-"""Asks for keyframes when they are due, again where they are owed, and takes in what arrives."""
+"""Refreshes: requests for keyframes when they are due, retries, and results that arrive."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from arr_stream.types import Frame, IntArray
 RefreshReason = Literal["first", "size", "cut", "query", "retry", "interval", "confidence"]
 
 WINDOW_EVERY = 3
-"""Fewest frames from one look at what is new to the next."""
+"""Fewest frames between two looks at new parts of the picture."""
 TEXT_EVERY = 10
 """Fewest frames from one look for text to the next."""
 OBJECTS_EVERY = 15
 """Fewest frames from one look for objects to the next."""
 LEAST_NEW, MOST_NEW = 0.01, 0.3
-"""Shares of a frame: if what is new lies in between, it is looked at for text between keyframes."""
+"""Share of new places, least and most, at which they are searched for text between keyframes."""
 WINDOW_COST_CELLS = 10
-"""What a look costs however little it looks at, in cells, as measured with the tiny encoder."""
+"""Fixed cost of a look in cells, as measured with the tiny encoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What happened on a frame that may make a refresh due.
+    """Events of a frame that may make a refresh due.
 
     Args:
         confidence: Mean trust in what is carried, in [0, 1].
@@ -42,8 +42,8 @@ class Occasion:
         eighth: The picture at an eighth of the texture's size.
         window_share: Most of a keyframe's cost that is spent on new places until the next.
         asked: There are queries.
-        led: The choice follows queries that need no text.
-        objects_doubtful: Where an object is that a query names is hardly known any more.
+        led: The selection follows queries that need no text.
+        objects_doubtful: The place of an object that a query names is uncertain.
     """
 
     confidence: float
@@ -68,7 +68,7 @@ class Refresher:
 
     Args:
         provider: Makes keyframes.
-        cache: Takes in what they bring.
+        cache: Stores their results.
     """
 
     provider: KeyframeProvider
@@ -89,7 +89,8 @@ class Refresher:
     def step(
         self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
-        """Ask for generation when it is due, and take in what has arrived; the reason, if it was asked, and notices."""
+        """Request generation when it is due, and store arrived results; return the reason of a request, if any, and
+        notices."""
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
         whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
         auto = settings.text == "auto"
@@ -118,11 +119,11 @@ class Refresher:
     def _due(
         self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
     ) -> RefreshReason | None:
-        """The most pressing reason for a refresh on this frame, or None.
+        """Return the most pressing reason for a refresh on this frame, or None.
 
-        `interval_factor` makes the refreshes that nothing but time asks for so many times rarer. A failed generation
-        is tried again when the next keyframe is due, not at once: what broke on one frame mostly breaks on the next.
-        Low confidence waits for `min_interval` frames, so that fast motion does not turn every frame into a keyframe.
+        `interval_factor` makes refreshes that only time triggers so many times rarer. A failed generation is tried
+        again when the next keyframe is due, not at once: a failure on one frame mostly repeats on the next. Low
+        confidence waits for `min_interval` frames, so that fast motion does not turn every frame into a keyframe.
         """
         age_frames = 0 if self._requested_index is None else frame.index - self._requested_index
         if occasion.size_changed:
@@ -141,7 +142,7 @@ class Refresher:
         return "confidence" if doubtful and not self._failed else None
 
     def _missing(self, occasion: Occasion) -> frozenset[PartName]:
-        """What queries are answered from and was never made of this scene."""
+        """Return the parts that queries need and that were never made of this scene."""
         return frozenset(part for part in occasion.needed if self.cache.origin(part) is None)
 
     def _text_is_due(self, frame: Frame, occasion: Occasion, interval: int) -> bool:
@@ -153,7 +154,7 @@ class Refresher:
     def _submit(
         self, frame: Frame, wanted: tuple[PartName, ...], occasion: Occasion, *, whole_text: bool
     ) -> tuple[PartName, ...]:
-        """Ask for parts; those that are busy are asked for again on the next frames. Gives those that are made now."""
+        """Request parts, and return those that are made now; busy ones are requested again on the next frames."""
         if not wanted:
             return ()
         awaited = self._missing(occasion)
@@ -173,10 +174,10 @@ class Refresher:
         return accepted
 
     def _look_for_text(self, frame: Frame, *, asked: bool, every: int) -> bool:
-        """Ask for text in doubt and, where there is any or it is asked for, for more where the picture is new.
+        """Request text for doubtful regions and, if there are any or text is asked for, for new parts of the picture.
 
-        What a moving camera brings in at the edges waits for a keyframe, unless text is asked for. Says whether
-        anything was asked for.
+        Content that a moving camera brings in at the edges waits for a keyframe, unless text is asked for. Return
+        whether anything was requested.
         """
         found_index = self.cache.origin("text")
         # After a failure it is next looked for on a keyframe.
@@ -199,7 +200,7 @@ class Refresher:
         return True
 
     def _look_for_objects(self, frame: Frame, every: int) -> bool:
-        """Ask for objects, and say whether they were asked for."""
+        """Request objects, and return whether they were requested."""
         found_index = self.cache.origin("objects")
         if found_index is None or self.cache.pending("objects") or frame.index - found_index < every:
             return False
@@ -209,9 +210,9 @@ class Refresher:
         return bool(accepted)
 
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
-        """Ask for the embedding of what is new in the picture, at a share of the cost of a keyframe an interval.
+        """Request the embedding of new parts of the picture, at a share of a keyframe's cost per interval.
 
-        What has colours of its own may cost more at once than was saved; the next ones wait until it is paid for.
+        A part with colours of its own may exceed the budget; later ones then wait until the budget has recovered.
         """
         grid, before, self._credit_index = self.cache.grid, self._credit_index, frame.index
         elapsed = 0 if before is None else frame.index - before
@@ -224,7 +225,7 @@ class Refresher:
         if new is None:
             return
         colours = occasion.colours()
-        # None where nobody asked for looks when the keyframe was made.
+        # None if no looks were requested when the keyframe was made.
         self._shown = self._shown or ShownColours(colours)
         found = window_around(new, averaged(self._shown.lacking(colours), new.shape), grid)
         if found is None:
@@ -257,7 +258,7 @@ class Refresher:
         return tuple(notices)
 
     def _collect_window(self, outcome: Outcome) -> tuple[str, ...]:
-        """Take in what was seen in a window; a notice if nothing was."""
+        """Store the result of a window; return a notice if the model failed."""
         if not isinstance(outcome, KeyframeFailure):
             self.cache.adopt(outcome)
             return ()

@@ -31,12 +31,12 @@ from arr_stream.motion.flow import Flow, FlowInput, checked_flow, raster_hw
 
 @dataclass(frozen=True, slots=True)
 class TorchPreset:
-    """How thorough the search is.
+    """Thoroughness of the search.
 
     Args:
         most_pixels: Pictures are halved until they have no more than this; the flow is found on that raster.
         radius_px: Search radius on a level.
-        coarse_radius_px: On the coarsest, where nothing is known yet.
+        coarse_radius_px: On the coarsest, which has no initial flow.
         warps: How often brightness is linearised anew on a level.
         rounds: Smoothing steps after each.
     """
@@ -67,10 +67,10 @@ ROBUST_SQUARED = 4.0  # grey levels of 256
 
 
 def preset_of(name: str) -> TorchPreset:
-    """The preset of that name.
+    """Return the named preset.
 
     Raises:
-        InvalidSetting: There is none.
+        InvalidSetting: The name is unknown.
     """
     if name not in PRESETS:
         raise InvalidSetting(f"motion.preset={name!r} is not known", remedy=f"use one of {', '.join(PRESETS)}")
@@ -229,7 +229,7 @@ def _sides(planes: Tensor) -> tuple[int, int]:
 
 @lru_cache(maxsize=32)
 def _normalised_grid(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Positions of a raster's pixels as `grid_sample` takes them, `[1, 2, h, w]`, and what a pixel is there."""
+    """Return a raster's pixel positions as `grid_sample` takes them, `[1, 2, h, w]`, and the size of a pixel there."""
     across, down = ((torch.arange(side, device=device) * 2 + 1) / side - 1 for side in (hw[1], hw[0]))
     base = torch.stack(torch.meshgrid(across, down, indexing="xy"))[None]
     return base, torch.tensor([2 / hw[1], 2 / hw[0]], device=device)[:, None, None]
@@ -242,7 +242,8 @@ def _growth(hw: tuple[int, int], to_hw: tuple[int, int], device: torch.device) -
 
 @lru_cache(maxsize=16)
 def _displacements(radius_px: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """All within a radius: `[2, n]` as `(dx, dy)`, row by row, and `[n, 1, 1]` what distance adds to logits."""
+    """Return all displacements within a radius, `[2, n]` as `(dx, dy)`, row by row, and their penalty on logits, `[n,
+    1, 1]`."""
     reach = torch.arange(-radius_px, radius_px + 1, dtype=torch.float32, device=device)
     dy, dx = torch.meshgrid(reach, reach, indexing="ij")
     steps = torch.stack([dx.reshape(-1), dy.reshape(-1)])

@@ -1,4 +1,4 @@
-"""What is new in the picture between keyframes, and how a look at it joins what is known of the rest."""
+"""Windows on new parts of the picture between keyframes, and the joining of their results with earlier ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from arr_stream.types import BoolArray, FloatArray, Frame, Grid, IntArray
 _LEAST_NEW = np.ones((3, 3), np.uint8)
 """Half cells that must be new together: less is an edge that was lost, or the sliver that a turning camera uncovers."""
 _LEAST_STRANGE = 3
-"""Half cells of strange colours that make a place stand out."""
+"""Half cells of unknown colours from which a place is salient."""
 _SHADES = 16
-"""Of red, green and blue each, half as many as packed colours tell apart."""
+"""Levels of red, green and blue each, half as many as packed colours have."""
 _RARE = 0.003
 """Share of a keyframe below which a colour was hardly shown."""
 _LEAST_CELLS = 3
@@ -49,7 +49,7 @@ class Window:
         return part, Grid(part.size_wh, self.bottom - self.top, self.right - self.left)
 
     def on(self, hw: tuple[int, ...], grid: Grid) -> tuple[slice, slice]:
-        """Its rows and columns on a raster of the whole frame."""
+        """Return its rows and columns on a raster of the whole frame."""
         down, across = hw[0] / grid.rows, hw[1] / grid.columns
         return (
             slice(round(self.top * down), round(self.bottom * down)),
@@ -58,10 +58,9 @@ class Window:
 
 
 class ShownColours:
-    """The colours that a model has been shown: of a keyframe, and of what was looked at since.
+    """Colours that a model has been shown: of a keyframe, and of later windows.
 
-    What is new is a thing that came in, or ground that something uncovered. Ground mostly has colours that were in the
-    picture before.
+    New content is a thing that came in, or uncovered ground. Ground mostly has colours that were in the picture before.
 
     Args:
         packed: `[h, w]`, the keyframe, as `packed_colours` with 5 bits of green packs it.
@@ -77,7 +76,7 @@ class ShownColours:
         self._counts += np.bincount(packed.ravel(), minlength=len(self._counts))
 
     def lacking(self, packed: IntArray) -> FloatArray:
-        """`[h, w]`, 1 where a colour, with those beside it, was hardly shown, 0 elsewhere."""
+        """Return `[h, w]`: 1 where a colour and its neighbours were hardly shown, else 0."""
         near = np.pad(self._counts.reshape((_SHADES, 2) * 3).sum((1, 3, 5)), 1)
         for axis in range(3):
             near = np.add.reduce([near.take(range(first, first + _SHADES), axis) for first in range(3)])
@@ -87,11 +86,11 @@ class ShownColours:
 
 
 def window_around(new: BoolArray, strange: FloatArray, grid: Grid) -> tuple[Window, bool] | None:
-    """The window to look at next, and whether there are strange colours in it; None where nothing is new.
+    """Return the window to look at next, and whether it holds unknown colours; None if nothing is new.
 
     Args:
-        new: `[2*gh, 2*gw]`, where the picture cannot be told from the keyframe.
-        strange: `[2*gh, 2*gw]` in [0, 1], how much of it has colours that the model was not shown.
+        new: `[2*gh, 2*gw]`, places that cannot be predicted from the keyframe.
+        strange: `[2*gh, 2*gw]` in [0, 1], share of each place with colours that the model was not shown.
         grid: The cells.
     """
     opened = cv2.morphologyEx(new.astype(np.uint8), cv2.MORPH_OPEN, _LEAST_NEW, borderValue=0)
@@ -109,7 +108,7 @@ def window_around(new: BoolArray, strange: FloatArray, grid: Grid) -> tuple[Wind
 
 
 def inner_places(new: BoolArray) -> BoolArray:
-    """Of new places `[h, w]` those that do not reach the edge of the picture."""
+    """Return the new places `[h, w]` that do not reach the edge of the picture."""
     outside = np.ones((new.shape[0] + 2, new.shape[1] + 2), np.uint8)
     outside[1:-1, 1:-1] = new
     cv2.floodFill(outside, None, (0, 0), 2)
@@ -126,13 +125,13 @@ def _side(start: int, length: int, cells: int) -> tuple[int, int]:
 
 
 def joined(known: FloatArray, way: Flow, found: FloatArray, window: Window, grid: Grid) -> FloatArray:
-    """What is known of an earlier frame and what was found in a window of a later one, as one map of the later one.
+    """Join the carried map of an earlier frame with a window's map of a later one, into one map of the later one.
 
     Args:
         known: `[D, h, w]` of unit length.
         way: Back from the later frame to the earlier, on the host.
         found: `[D, h', w']` of unit length, in the window alone.
-        window: Where it is.
+        window: Place of the window.
         grid: The cells.
 
     Returns:
