@@ -1,4 +1,4 @@
-"""Live sources: cameras, network streams, pictures that FFmpeg makes up, and files at their own speed."""
+"""Live sources: cameras, network streams, synthetic pictures by FFmpeg, and files at their own speed."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ def open_live(
 ) -> Source:
     """Open a live source and wait for its first picture.
 
-    Its frames carry `captured_seconds`, their `pts_seconds` never decrease, their size may change. Network streams and
-    cameras are opened again after a break or a stall, with pauses from `live.retry_seconds` up to
-    `live.longest_retry_seconds`, and their frames go on; those of a plain file, or of a test picture of limited length,
-    end. `close` may be called from another thread, and ends the frames at once.
+    Its frames carry `captured_seconds`, their `pts_seconds` never decrease, and their size may change. Network
+    streams and
+    cameras are reopened after a break or a stall, with pauses from `live.retry_seconds` up to
+    `live.longest_retry_seconds`,
+    and their frames continue; those of a plain file, or of a test picture of limited length, end. `close` may be called
+    from another thread, and ends the frames at once.
 
     Args:
         spec: An address (`rtsp`, `rtsps`, `rtmp`, `http`, `https`, `udp`, `srt`), a camera (`/dev/video0`, `0`,
             `camera:0`, `camera:NAME`), `lavfi:GRAPH`, `loop:FILE`, or a file at its own speed.
         settings: `live` and `source` are used.
-        on_state: Told how the source is doing, from the thread that reads.
-        interrupt: Ends the opening, when set from another thread, and the frames.
+        on_state: Called with each change of the source's state, from the reading thread.
+        interrupt: Ends the opening and the frames, when set from another thread.
 
     Raises:
-        SourceError: One of its kinds, see `arr_stream.errors`; with the reason that there is no first picture.
-        InvalidSetting: `live.size` means nothing.
+        SourceError: One of its kinds, see `arr_stream.errors`; with the reason for a missing first picture.
+        InvalidSetting: `live.size` is not valid.
     """
     found = parse_spec(spec)
     kind, open_once = _FAMILIES[found.family]

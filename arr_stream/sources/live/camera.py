@@ -1,6 +1,6 @@
-"""Cameras of this machine: which there are, and their pictures through FFmpeg's devices.
+"""Cameras of this machine, and their pictures through FFmpeg's devices.
 
-Those are v4l2 on Linux, AVFoundation on macOS and DirectShow on Windows.
+The devices are v4l2 on Linux, AVFoundation on macOS and DirectShow on Windows.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Camera:
     """One camera of this machine.
 
     Args:
-        source: What to give to open it, such as `/dev/video0` or `camera:FaceTime HD Camera`.
-        name: As its maker calls it.
-        device: What the system calls it.
+        source: Source that opens it, such as `/dev/video0` or `camera:FaceTime HD Camera`.
+        name: The maker's name.
+        device: The system's name.
         index: Its number, as in `camera:0`.
     """
 
@@ -63,12 +63,12 @@ def list_cameras(
     device_folder: Path = Path("/dev"),
     can_capture: Callable[[Path], bool | None] | None = None,
 ) -> list[Camera]:
-    """The cameras of this machine, by their numbers; empty where there are none.
+    """Return the cameras of this machine, by their numbers; empty if there are none.
 
     Args:
-        system_folder: Where Linux lists its video devices.
-        device_folder: Where their nodes are.
-        can_capture: Whether a node gives pictures; None where it does not say. By default the node is asked.
+        system_folder: Folder of Linux's video devices.
+        device_folder: Folder of their nodes.
+        can_capture: Returns True if a node delivers pictures, None if unknown. By default the driver is queried.
     """
     if sys.platform.startswith("linux"):
         return _linux_cameras(system_folder, device_folder, can_capture or _captures)
@@ -76,10 +76,10 @@ def list_cameras(
 
 
 def find_camera(wanted: str) -> str:
-    """The device that is meant by a device, a number, or a part of a camera's name.
+    """Return the device for a device, a number, or a part of a camera's name.
 
     Raises:
-        CameraNotFound: None fits; names those that there are.
+        CameraNotFound: No camera matches; the message names the existing ones.
     """
     if wanted.startswith("/dev/"):
         return wanted
@@ -113,7 +113,7 @@ def _linux_cameras(
             continue
         captures = can_capture(node)
         if captures is None:
-            # The further nodes of a camera carry what belongs to its pictures.
+            # The further nodes of a camera carry metadata of its pictures.
             captures = _line(entry / "index") in {"", "0"}
         if captures:
             cameras.append(Camera(str(node), _line(entry / "name") or entry.name, str(node), int(digits)))
@@ -128,7 +128,7 @@ def _line(path: Path) -> str:
 
 
 def _captures(node: Path) -> bool | None:
-    """Ask the driver (`VIDIOC_QUERYCAP`); None where the node may not be opened."""
+    """Query the driver (`VIDIOC_QUERYCAP`); None if the node may not be opened."""
     import fcntl
 
     try:
@@ -161,7 +161,7 @@ def _other_cameras() -> list[Camera]:
 
 
 def open_camera(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:
-    """Open the camera once; it is looked for each time, since one that is plugged in again may get a new number."""
+    """Open the camera once; it is searched each time, since a camera that is plugged in again may get a new number."""
     return Decoding(
         _open(find_camera(spec.target), spec, settings, interrupt),
         name=spec.name,
@@ -173,7 +173,7 @@ def open_camera(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats:
 
 
 def camera_options(settings: Settings) -> dict[str, str]:
-    """FFmpeg's options for what the settings ask of a camera."""
+    """Return FFmpeg's options for the camera settings."""
     size_wh = asked_size(settings)
     options = {"fpsprobesize": "0"}
     if size_wh is not None:
@@ -198,7 +198,7 @@ def _open(device: str, spec: LiveSpec, settings: Settings, interrupt: Interrupt)
             )
     except (av.error.FFmpegError, OSError, ValueError) as exc:
         raise camera_problem(spec.name, exc, opened=False) from exc
-    # Reading must not block, since a camera that hangs could not be left otherwise.
+    # Reading must not block, since a hanging camera could not be closed otherwise.
     container.flags |= Flags.non_block.value  # type: ignore[operator]
     if kind == "v4l2":
         _unblock(device)
@@ -206,7 +206,7 @@ def _open(device: str, spec: LiveSpec, settings: Settings, interrupt: Interrupt)
 
 
 def _unblock(device: str) -> None:
-    """FFmpeg takes the flag only while it opens a v4l2 device, when it cannot be given: so the open file is told."""
+    """Set the flag on the open file of a v4l2 device: FFmpeg reads it only during opening, when it cannot be passed."""
     path = os.path.realpath(device)
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -215,7 +215,7 @@ def _unblock(device: str) -> None:
 
 
 def camera_problem(name: str, error: Exception, *, opened: bool) -> SourceError:
-    """Why a camera cannot be opened, or, where it had been open before, has stopped."""
+    """Return the error for a camera that cannot be opened, or, if it was `opened`, has stopped."""
     number = getattr(error, "errno", None)
     if opened:
         return CameraLost(f"{name}: the camera has stopped: {reason(error)}", remedy="check its plug and cable")

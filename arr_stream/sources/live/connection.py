@@ -1,8 +1,9 @@
-"""What every kind of live source gives to the one that reads and reopens it, and a way out of FFmpeg's blocking calls.
+"""Interface of every kind of live source for the reader that reopens it, and interruption of FFmpeg's blocking calls.
 
-FFmpeg asks about ten times a second, while it waits for a socket, whether to go on. PyAV answers from a time-out that
-is fixed when a container is opened and measured with its module's `time.monotonic`. That clock is replaced by one that
-runs off, far into the future, for a thread whose wait is over; for all other threads it is the same clock as before.
+While FFmpeg waits for a socket, it asks about ten times a second whether to continue. PyAV answers from a timeout that
+is fixed when a container is opened and measured with its module's `time.monotonic`. This module replaces that clock by
+one that jumps far into the future for a thread whose wait is over; for all other threads it is the same clock as
+before.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ StateName = Literal["connecting", "live", "stalled", "reconnecting", "ended", "f
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """How a live source is doing.
+    """State of a live source.
 
     Args:
-        state: `connecting` before the first picture, `live` while pictures come, `stalled` when they have stopped
-            coming, `reconnecting` from then, or from a break, until a picture is there again, `ended` when it is over
-            as it should be, `failed` when it is over because of an error.
-        message: One line that says why, without passwords; None where there is nothing to say.
-        attempt: Which attempt at opening this is, 1 the first since the last picture.
-        next_retry_seconds: How long it waits before the next attempt; None while it does not wait.
+        state: `connecting` before the first picture, `live` while pictures arrive, `stalled` when they have stopped,
+            `reconnecting` from then, or from a break, until the next picture, `ended` after a normal end, `failed`
+            after
+            an error.
+        message: Reason in one line, without passwords; None without one.
+        attempt: Number of this attempt at opening, from 1 after the last picture.
+        next_retry_seconds: Pause before the next attempt; None outside a pause.
     """
 
     state: StateName
@@ -49,7 +51,7 @@ OnState = Callable[[SourceState], None]
 
 
 class Interrupt:
-    """Ends the waits of a thread when it is set from another one, or when a deadline passes."""
+    """Interrupt that ends a thread's waits when another thread sets it, or when a deadline passes."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -64,16 +66,16 @@ class Interrupt:
 
     @property
     def late(self) -> bool:
-        """The deadline, on the clock of `time.monotonic`, has passed."""
+        """True after the deadline, on the clock of `time.monotonic`."""
         return self.deadline_seconds is not None and time.monotonic() >= self.deadline_seconds
 
     def wait(self, seconds: float) -> bool:
-        """Sleep; True at once when stopped."""
+        """Sleep; return True at once when stopped."""
         return self._stop.wait(max(0.0, seconds))
 
     @contextmanager
     def within(self, seconds: float | None) -> Iterator[None]:
-        """FFmpeg's calls of this thread return with an error once stopped, or after so many seconds."""
+        """Make FFmpeg's calls of this thread return with an error once stopped, or after so many seconds."""
         _install()
         before = getattr(_CURRENT, "interrupt", None)
         self.deadline_seconds = None if seconds is None else time.monotonic() + seconds
@@ -85,10 +87,11 @@ class Interrupt:
 
 
 class Pace:
-    """Waits until each time is due, counted from the first.
+    """Timer that waits until each time is due, counted from the first.
 
-    Whoever falls more than a second behind, such as a machine that slept, goes on at the usual speed and does not
-    sprint; times that jump ahead or back are taken as the beginning of something new.
+    After a delay of more than a second, as on a machine that slept, it continues at the usual speed without catching
+    up.
+    Times that jump ahead or back restart the count.
     """
 
     def __init__(self, interrupt: Interrupt) -> None:
@@ -111,7 +114,7 @@ _LEAP_SECONDS = 1e6
 
 
 class _Clock:
-    """Stands where PyAV looks for the module `time`."""
+    """Replacement for the module `time` in PyAV."""
 
     @staticmethod
     def monotonic() -> float:
@@ -125,19 +128,19 @@ class _Clock:
 
 def _install() -> None:
     module = av.container.core
-    # A PyAV that keeps time otherwise goes on with its own time-outs, and waits end that much later.
+    # If PyAV measures time otherwise, its own timeouts apply, and waits end that much later.
     if hasattr(module, "time") and not isinstance(module.time, _Clock):
         module.time = _Clock()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrived:
-    """One upright picture, just in.
+    """Upright picture that just arrived.
 
     Args:
         rgb: `[H, W, 3]`, uint8.
-        own_seconds: Its time as the source tells it; None where it does not.
-        captured_seconds: When it came in, on the clock of `time.monotonic`.
+        own_seconds: Its time by the source's clock; None if the source gives none.
+        captured_seconds: Time of arrival, on the clock of `time.monotonic`.
     """
 
     rgb: ByteArray
@@ -147,7 +150,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a connection knows of its stream; see `SourceInfo` for the fields."""
+    """Properties of a connection's stream; see `SourceInfo` for the fields."""
 
     codec: str
     average_fps: float | None = None
@@ -159,23 +162,23 @@ class Facts:
 
 
 class Connection(Protocol):
-    """An open live source, good for one pass."""
+    """Open live source, good for one pass."""
 
     @property
     def facts(self) -> Facts: ...
 
     def pictures(self) -> Iterator[Arrived]:
-        """Pictures as they come; ends where the source is over for good.
+        """Yield pictures as they arrive, until the source ends for good.
 
         Raises:
-            SourceError: It broke off, stalled (`StreamSilent`), or gives what cannot be used.
+            SourceError: It broke off, stalled (`StreamSilent`), or delivers unusable data.
         """
         ...
 
     def close(self) -> None:
-        """Let go of it; only while no other thread reads."""
+        """Close the connection; only while no other thread reads."""
         ...
 
 
 Opener = Callable[[Interrupt, SourceStats], Connection]
-"""Opens a source once; its calls end early when the interrupt is set."""
+"""Function that opens a source once; its calls end early when the interrupt is set."""

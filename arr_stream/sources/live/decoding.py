@@ -1,4 +1,4 @@
-"""Pictures of an open container, decoded as soon as their packets come."""
+"""Pictures of an open container, decoded as soon as their packets arrive."""
 
 from __future__ import annotations
 
@@ -20,28 +20,32 @@ from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
 from arr_stream.sources.media import Upright, choose_stream, decoder_of
 
 _ALIGNMENT_PIXELS = 64 * 65536
-"""FFmpeg holds its limit against rows lengthened to its alignment, so that the limit itself would be refused."""
+"""Margin on FFmpeg's limit, which FFmpeg compares with aligned rows, so that the limit itself would be refused."""
 
 _LONGEST_SKIP_SECONDS = 2.0
 _NO_DATA_WAIT_SECONDS = 0.002
 
 
 class Decoding:
-    """Reads a container's first video stream as it comes.
+    """Reader of a container's first video stream.
 
-    After damage (a packet cut short, lost or not decodable) pictures would show remains of others, so that none are
-    given until the next one that stands for itself, or for two seconds where none comes: streams that refresh bit by
-    bit have none. What is not shown for this reason is counted as concealed.
+    After damage (a packet truncated, lost or not decodable) pictures would show remains of others. None are
+    delivered until
+    the next keyframe, or for two seconds without one: streams with gradual refresh have none. The omitted pictures are
+    counted as concealed.
 
     Args:
-        container: Just opened; closed by `close`, and where reading cannot begin.
-        name: For messages.
-        settings: `source` says which pictures to convert and how, `live.stall_seconds` the longest wait for a
-            packet, and for a picture.
+        container: Just opened; closed by `close`, and if reading cannot begin.
+        name: Name in messages.
+        settings: `source` sets which pictures to convert and how, `live.stall_seconds` the longest wait for a
+        packet, and
+            for a picture.
         interrupt: Ends waits.
-        stats: Counters to keep.
-        problem: Makes our error of what PyAV raises while packets are read.
-        ends: Told the last time of a picture in seconds when the data ends: whether it is the end, and not a break.
+        stats: Counters to update.
+        problem: Makes our error of PyAV's while packets are read.
+        ends: Called with the last time of a picture in seconds when the data end; returns True for a normal end,
+        False for
+            a break.
         paced: Decode each packet when its time has come.
     """
 
@@ -77,10 +81,10 @@ class Decoding:
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
         self._decoder = decoder_of(self._stream)
-        # Frame threads would hold back a picture each.
+        # Frame threads would delay by a picture each.
         self._decoder.thread_type = "SLICE"
         self._decoder.flags |= Flags.low_delay
-        # Refused before the decoder makes room for it: a stream may change its size at any time.
+        # Refused before the decoder allocates memory for it: a stream may change its size at any time.
         self._decoder.options = {"max_pixels": str(self._max_pixels + _ALIGNMENT_PIXELS)}
 
     @property
@@ -100,7 +104,7 @@ class Decoding:
         self._container.close()
 
     def pictures(self) -> Iterator[Arrived]:
-        """See `Connection.pictures`."""
+        """Yield pictures; see `Connection.pictures`."""
         last_picture = time.monotonic()
         for packet in self._packets():
             self._wait_for(packet)
@@ -125,7 +129,7 @@ class Decoding:
                 self._pace.wait_until(float(ticks * packet.time_base))
 
     def _packets(self) -> Iterator[Packet[VideoStream] | None]:
-        """Packets of the video as they come, then None to drain the decoder; ends early when stopped."""
+        """Yield packets of the video as they arrive, then None to drain the decoder; ends early when stopped."""
         packets = self._container.demux()
         silent_since = time.monotonic()
         while not self._interrupt.stopped:
@@ -133,7 +137,7 @@ class Decoding:
                 with self._interrupt.within(silent_since + self._silent_seconds - time.monotonic()):
                     packet = next(packets, None)
             except av.error.BlockingIOError:
-                # Devices are asked without blocking, since one that hangs would block for ever.
+                # Devices are polled without blocking, since a hanging one would block for ever.
                 packets = self._container.demux()
                 self._interrupt.wait(_NO_DATA_WAIT_SECONDS)
             except (av.error.FFmpegError, OSError) as exc:
@@ -162,7 +166,7 @@ class Decoding:
         )
 
     def _decoded(self, packet: Packet[VideoStream] | None, now_seconds: float) -> Iterator[VideoFrame]:
-        """What a packet shows, if it can be shown."""
+        """Yield the pictures of a packet, unless damage hides them."""
         damaged = packet is not None and packet.is_corrupt
         pictures: list[VideoFrame] = []
         try:
@@ -190,7 +194,7 @@ class Decoding:
         return self._skip_until is None
 
     def _arrived(self, picture: VideoFrame, captured_seconds: float) -> Arrived | None:
-        """A picture as RGB; None where FFmpeg cannot convert it."""
+        """Return a picture as RGB; None if FFmpeg cannot convert it."""
         self._check_size(picture.width, picture.height)
         self._colour = self._colour or colour_of(picture, self._untagged_matrix)
         try:

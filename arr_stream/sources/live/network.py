@@ -1,4 +1,4 @@
-"""Addresses through FFmpeg: RTSP, RTMP, HTTP with HLS, MPEG-TS over UDP; and what FFmpeg reports, in our errors."""
+"""Addresses through FFmpeg: RTSP, RTMP, HTTP with HLS, MPEG-TS over UDP; and FFmpeg's errors mapped to ours."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PROTOCOLS = {
     "udp": "udp",
     "srt": "srt,udp",
 }
-"""What FFmpeg may use for an address of each scheme, redirections and playlists included; never `file`."""
+"""Protocols that FFmpeg may use for an address of each scheme, redirections and playlists included; never `file`."""
 
 _FORMATS = {"rtsp": "rtsp", "rtsps": "rtsp", "rtspt": "rtsp", "udp": "mpegts", "srt": "mpegts"}
 
@@ -66,7 +66,7 @@ def open_network(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats
 
 
 def _require_host(spec: LiveSpec, interrupt: Interrupt, seconds: float) -> None:
-    """Raises HostUnknown where the host's name has no address: FFmpeg does not tell this from other failures.
+    """Raise HostUnknown if the host's name has no address: FFmpeg does not distinguish this from other failures.
 
     The system's look-up cannot be interrupted, so it has a thread of its own, which ends by itself.
     """
@@ -114,11 +114,11 @@ def _open(spec: LiveSpec, settings: Settings, interrupt: Interrupt, seconds: flo
 
 
 def _options(spec: LiveSpec, settings: Settings) -> dict[str, str]:
-    """FFmpeg's options for short delays and no way to other files."""
+    """Return FFmpeg's options for short delays and no access to other files."""
     options = {
         "protocol_whitelist": _PROTOCOLS[spec.scheme],
         "format_whitelist": _FORMATS_ALLOWED,
-        # Not `nobuffer`: it would throw away what was read to learn the format, and with it the first whole picture.
+        # Not `nobuffer`: it would discard the data read to learn the format, and with them the first whole picture.
         "probesize": str(_PROBE_BYTES),
         "analyzeduration": str(_ANALYSE_MICROSECONDS),
         "fpsprobesize": "2",
@@ -151,7 +151,7 @@ def _decoding(
             return ConnectionFailed(f"{spec.name}: the stream has ended", remedy="check that the server still sends")
         return _problem(spec, error)
 
-    # Files and playlists come as fast as the line allows, whole stretches at a time.
+    # Files and playlists arrive as fast as the network allows, long parts at a time.
     held_back = duration_seconds is not None or container.format.name == "hls"
     return Decoding(
         container,
@@ -171,10 +171,10 @@ _PROBE_SECONDS = 1.0
 
 
 def _host_and_port(spec: LiveSpec) -> tuple[str, int | None]:
-    """Of an address; the host is empty where none is named.
+    """Return the host and port of an address; the host is empty if none is named.
 
     Raises:
-        HostUnknown: It is no address.
+        HostUnknown: It is not an address.
     """
     try:
         parts = urlsplit(spec.target)
@@ -184,7 +184,7 @@ def _host_and_port(spec: LiveSpec) -> tuple[str, int | None]:
 
 
 def _problem(spec: LiveSpec, error: Exception, waited_seconds: float | None = None) -> ArrStreamError:
-    """Why an address cannot be opened, or why not within so many seconds."""
+    """Return the error for an address that cannot be opened, or not within `waited_seconds`."""
     name, number = spec.name, getattr(error, "errno", None)
     if waited_seconds is not None or isinstance(error, av.error.ExitError):
         return _silent(spec, waited_seconds or 0.0)
@@ -218,7 +218,7 @@ _REASONS = {
 
 
 def _silent(spec: LiveSpec, waited_seconds: float) -> SourceError:
-    """Nothing came: tells a server that is mute from one that is not there."""
+    """Return the error for silence; distinguishes a silent server from a missing one."""
     host, port = _host_and_port(spec)
     if host and port and spec.scheme not in {"udp", "srt"}:
         try:

@@ -1,4 +1,4 @@
-"""What plays at its own speed: a file, once or in a loop, and pictures that FFmpeg makes up.
+"""Sources that play at their own speed: a file, once or in a loop, and synthetic pictures by FFmpeg.
 
 An example of the latter is `lavfi:testsrc2=size=640x360:rate=30`.
 """
@@ -27,7 +27,7 @@ _FALLBACK_FPS = 30.0
 
 
 class Playing:
-    """The pictures of a file when they are due; with `loop`, it begins again at the end, for ever."""
+    """Pictures of a file when they are due; with `loop`, it restarts at the end, for ever."""
 
     def __init__(self, opener: Callable[[], Source], *, loop: bool, interrupt: Interrupt, stats: SourceStats) -> None:
         self._opener, self._loop, self._interrupt, self._stats = opener, loop, interrupt, stats
@@ -41,7 +41,7 @@ class Playing:
         self._source.close()
 
     def pictures(self) -> Iterator[Arrived]:
-        """See `Connection.pictures`."""
+        """Yield pictures; see `Connection.pictures`."""
         pace = Pace(self._interrupt)
         begins_at, last, step = 0.0, 0.0, 1 / (self._source.info.average_fps or _FALLBACK_FPS)
         while True:
@@ -82,17 +82,17 @@ def open_file(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: S
 _SIZED = {"color", "colorchart", "gradients", "mandelbrot", "nullsrc", "pal100bars", "pal75bars", "rgbtestsrc"}
 _SIZED |= {"sierpinski", "smptebars", "smptehdbars", "testsrc", "testsrc2", "yuvtestsrc", "zoneplate"}
 SOURCES = _SIZED | {"allrgb", "allyuv", "colorspectrum"}
-"""Filters that make pictures out of nothing; those that read files or addresses are not among them."""
+"""Filters that generate pictures; those that read files or addresses are not included."""
 
 FILTERS = {"boxblur", "crop", "drawbox", "drawgrid", "eq", "fade", "format", "fps", "gblur", "hflip", "hue", "negate"}
 FILTERS |= {"noise", "null", "setpts", "setsar", "settb", "transpose", "trim", "vflip"}
-"""Filters that may follow; none reads anything but its input, and none makes pictures larger."""
+"""Filters that may follow; they read only their input, and do not enlarge pictures."""
 
 _SIZE = re.compile(r"(\d+)x(\d+)")
 
 
 def checked_graph(graph: str, name: str, max_pixels: int) -> str:
-    """The same graph, if every filter in it is harmless.
+    """Return the graph unchanged, if every filter in it is allowed.
 
     Raises:
         NotAMediaFile: It holds a filter that is not allowed, or quotes, which could hide one.
@@ -116,7 +116,7 @@ def checked_graph(graph: str, name: str, max_pixels: int) -> str:
 
 
 def with_wishes(graph: str, settings: Settings) -> str:
-    """The graph with the size and rate of the settings, where its source does not name its own."""
+    """Return the graph with the size and rate of the settings, unless its source names its own."""
     source, comma, rest = graph.partition(",")
     filter_name, _, options = source.partition("=")
     if filter_name.strip() not in _SIZED:

@@ -1,4 +1,4 @@
-"""A source that goes on: it opens, reads, notices when pictures stop coming, and opens again."""
+"""Source that survives breaks: it opens, reads, detects stalls, and reopens."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _CLOSE_SECONDS = 5.0
 class LiveSource(OnePass):
     """Frames of a live source, across breaks, stalls, and changes of size or codec.
 
-    `close` may be called from any thread, and ends the frames at once, whatever the reading thread waits for.
+    `close` may be called from any thread, and ends the frames at once, even while the reading thread waits.
 
     Args:
         opener: Opens the source once.
-        name: What to call it; without passwords.
+        name: Its name; without passwords.
         kind: See `SourceInfo`.
         settings: `settings.live` holds the times.
-        reopen: Breaks are waited out; otherwise an error of the source ends the frames.
-        on_state: Told of every change, from the reading thread.
+        reopen: Reopen after breaks; otherwise an error of the source ends the frames.
+        on_state: Called at every change, from the reading thread.
 
     Raises:
-        SourceError: On opening: what kept it from giving a first picture.
+        SourceError: On opening: the reason for a missing first picture.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LiveSource(OnePass):
 
     def _release(self) -> None:
         self._interrupt.set()
-        # Whoever reads comes out of it soon; should it not, it closes the connection itself.
+        # The reading thread stops soon; if it does not, it closes the connection itself.
         if self._reading.acquire(timeout=_CLOSE_SECONDS):
             try:
                 self._disconnect()
@@ -124,7 +124,7 @@ class LiveSource(OnePass):
                 problem = exc
             if problem is not None:
                 # Not while the error is being handled: PyAV's iterators would hold it, and with it the connection that
-                # it tells of, for as long as they live.
+                # it refers to, for as long as they live.
                 again = self._reconnected(problem)
                 problem = None
                 if again is None:
@@ -138,10 +138,10 @@ class LiveSource(OnePass):
             self._tell("ended")
 
     def _reconnected(self, problem: ArrStreamError) -> tuple[Iterator[Arrived], Arrived] | None:
-        """Open it again until a picture is there; None when stopped meanwhile.
+        """Reopen it until a picture arrives; return None when stopped meanwhile.
 
         Raises:
-            ArrStreamError: Trying again is of no use, or was so for too long.
+            ArrStreamError: A retry is useless, or retries have failed for too long.
         """
         if self._interrupt.stopped:
             return None
@@ -173,7 +173,7 @@ class LiveSource(OnePass):
                 continue
             self.stats.reconnects += 1
             self._tell("live")
-            # The error leads to this frame, and this frame to the error: what it holds would go late.
+            # The error refers to this frame, and this frame to the error: its objects would be freed late.
             del problem
             return again
 

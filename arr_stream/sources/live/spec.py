@@ -1,4 +1,4 @@
-"""From what a person typed to the kind of live source that is meant, and the size asked of it."""
+"""Resolution of the user's input to a kind of live source, and of the requested size."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class LiveSpec:
     """One live source, not opened yet.
 
     Args:
-        family: What opens it.
+        family: Kind of opener.
         target: The address with its password, the camera's number, name or device, the filter graph, or the path.
-        name: What was given, without passwords; for records and messages.
-        scheme: Of an address, in lower case; empty otherwise.
+        name: The user's input, without passwords; for records and messages.
+        scheme: Scheme of an address, in lower case; empty otherwise.
     """
 
     family: Family
@@ -39,9 +39,9 @@ class LiveSpec:
 
 
 def is_live_spec(spec: str) -> bool:
-    """Whether `spec` can only be meant for a live source: an address, a camera, `lavfi:` or `loop:`.
+    """Return True if `spec` can only be a live source: an address, a camera, `lavfi:` or `loop:`.
 
-    A plain file is none, although `open_live` takes it; nor is a bare number that is the name of a file.
+    A plain file is not one, although `open_live` takes it; nor is a bare number that is the name of a file.
     """
     if _is_file(spec):
         return False
@@ -55,7 +55,7 @@ def is_live_spec(spec: str) -> bool:
 
 
 def _is_file(text: str) -> bool:
-    """Whether there is such a file; an address may be too long for the name of one."""
+    """Return True if there is such a file; an address may be too long for a file name."""
     try:
         return Path(text).is_file()
     except OSError:
@@ -63,16 +63,16 @@ def _is_file(text: str) -> bool:
 
 
 def hidden(spec: str) -> str:
-    """The text without users, passwords and secret parameters of addresses in it."""
+    """Return the text without users, passwords and secret parameters of addresses in it."""
     return public_name(redact_url(spec))
 
 
 def parse_spec(spec: str) -> LiveSpec:
-    """What is meant by `spec`.
+    """Return the live source that `spec` names.
 
     Raises:
-        SourceNotFound: Nothing was given, or a file that does not exist.
-        NotAMediaFile: An address of a kind that is not read.
+        SourceNotFound: The input is empty, or a file that does not exist.
+        NotAMediaFile: The kind of address is not supported.
     """
     text = spec.strip()
     if not text or any(ord(letter) < 32 for letter in text):
@@ -116,7 +116,7 @@ def _address(text: str, scheme: str) -> LiveSpec:
 
 
 def asked_size(settings: Settings) -> tuple[int, int] | None:
-    """Width and height in pixels; None leaves it to the source.
+    """Return width and height in pixels; None leaves it to the source.
 
     Raises:
         InvalidSetting: `live.size` is neither `auto` nor WIDTHxHEIGHT.
