@@ -195,13 +195,13 @@ class Stream:
 
     @property
     def unknown_words(self) -> tuple[str, ...]:
-        """Words of the queries that no model understands, each once."""
+        """Words of the queries that nothing understands, each once."""
         texts = [query for query in map(self._understood, self.queries) if isinstance(query, TextQuery)]
         return tuple(dict.fromkeys(word for query in texts for word in query.unknown_words))
 
     @property
     def asked(self) -> str | None:
-        """Queries in one line, for pictures: words that no model understands are struck out."""
+        """Queries in one line, for pictures: words that nothing understands are struck out."""
         read = [(query, self._understood(query)) for query in self.queries]
         return ", ".join(query.label if own is None else own.shown_label for query, own in read) or None
 

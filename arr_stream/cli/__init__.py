@@ -141,7 +141,7 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Declare the options before any command."""
+    """Options before any command."""
 
 
 def main(command: typer.Typer = app) -> None:

@@ -34,7 +34,7 @@ class Figures:
         last_ms, total_ms: Latency of the last frame, and of all together.
         latency_ms: Latencies of the most recent frames; see `Recent`.
         ages_ms: Times from capture to the end of processing.
-        quality: Lowest quality level that the run reached.
+        quality: Largest reduction of quality in the run, in levels.
     """
 
     def __init__(self) -> None:

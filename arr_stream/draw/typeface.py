@@ -29,7 +29,7 @@ _JOINERS = "\u200c\u200d"
 """Characters without a shape of their own that change their neighbours'."""
 
 _LONGEST_CUT = 16
-"""Shortest length of a word that is cut rather than left out."""
+"""Length above which a word is cut rather than left out."""
 
 
 @functools.lru_cache(maxsize=32)
