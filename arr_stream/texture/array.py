@@ -27,7 +27,7 @@ CELL_LEVEL = 5
 """The mip level at which one value covers one cell."""
 
 _PYRAMID_FROM_LEVEL = 3
-"""From this level on a whole mip is smaller than the windows around a few hundred points, so it is made and kept."""
+"""Level from which a whole mip is smaller than the windows around a few hundred points, so that it is made and kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +36,8 @@ class Plane:
 
     Args:
         first: Index of the first channel.
-        data: `[C, h, w]`; float32 values, uint8 that `scale` brings to the channel's range, or int32 ids.
-            Either side may be 1 for what does not vary along it. NumPy on the host, a tensor on a device.
+        data: `[C, h, w]`; float32 values, uint8 that `scale` brings to the channel's range, or int32 ids. Either side
+            may be 1 if the values do not vary along it. NumPy on the host, a tensor on a device.
         scale: Factor from stored to true values.
     """
 
@@ -125,7 +125,7 @@ class Texture:
 
     Args:
         texture_wh: Size in texture pixels, both sides whole numbers of cells.
-        planes: Planes by the index of their first channel, or what makes them when they are first read.
+        planes: Planes by the index of their first channel, or functions that make them when they are first read.
     """
 
     texture_wh: tuple[int, int]
@@ -144,7 +144,7 @@ class Texture:
         return as_tensor((plane or self._plane(0)).data).device
 
     def sample(self, points_xy: Tensor, level: int = 0, channels: Sequence[int] | None = None) -> Tensor:
-        """Channels at points.
+        """Sample channels at points.
 
         Args:
             points_xy: `[N, 2]` in texture pixels; each reads the (mip) pixel that contains it.
@@ -152,7 +152,7 @@ class Texture:
             channels: Which channels, all 40 by default.
 
         Returns:
-            `[N, C]` float32, in the order asked.
+            `[N, C]` float32, in the requested order.
         """
         import torch
 
@@ -188,7 +188,7 @@ class Texture:
         return out
 
     def cells(self, channels: Sequence[int]) -> Array:
-        """`[C, gh, gw]` float32: what `mip(CELL_LEVEL)` gives, as NumPy on the host and as a tensor on a device."""
+        """Return `[C, gh, gw]` float32, equal to `mip(CELL_LEVEL)`; NumPy on the host, a tensor on a device."""
         rows: dict[int, list[int]] = {}
         for channel in channels:
             rows.setdefault(self._plane(channel).first, []).append(channel)
@@ -203,7 +203,7 @@ class Texture:
         return self.mip(0)
 
     def all_planes(self) -> list[tuple[int, Plane]]:
-        """Every plane with the index of its first channel, in order; those not read so far are made now."""
+        """Return every plane with the index of its first channel, in order; planes not read so far are made now."""
         return [(first, self._plane(first)) for first in self._firsts]
 
     def plane(self, channel: int | str) -> npt.NDArray[np.float32] | npt.NDArray[np.int32]:

@@ -1,6 +1,6 @@
-"""NumPy arrays on the processor, torch tensors on a device: the few things that the two spell differently.
+"""NumPy arrays on the processor, torch tensors on a device: the few operations that the two spell differently.
 
-What works on both is written once against `namespace`. Torch is loaded only where there is a tensor already.
+Code for both is written once against `namespace`. Torch is loaded only if a tensor already exists.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def namespace(array: Array) -> Any:
 
 
 def zeros(like: Array, shape: tuple[int, ...]) -> Array:
-    """Float32 zeros beside an array."""
+    """Return float32 zeros on the device of an array."""
     return (
         np.zeros(shape, np.float32)
         if isinstance(like, np.ndarray)
@@ -42,7 +42,7 @@ def zeros(like: Array, shape: tuple[int, ...]) -> Array:
 
 
 def constant(like: Array, make: Callable[..., npt.NDArray[Any]], *args: Hashable) -> Array:
-    """What `make` gives for these arguments, beside an array; made, and sent to its device, once."""
+    """Return the result of `make` for these arguments on the device of an array; it is made and sent once."""
     return make(*args) if isinstance(like, np.ndarray) else _made(make, args, like.device)
 
 
@@ -52,7 +52,7 @@ def _made(make: Callable[..., npt.NDArray[Any]], args: tuple[Hashable, ...], dev
 
 
 def sent(values: npt.NDArray[Any], device: torch.device | None) -> Array:
-    """On a device; itself where that is None."""
+    """Move values to a device; return them unchanged if it is None."""
     if device is None:
         return values
     import torch
@@ -61,7 +61,7 @@ def sent(values: npt.NDArray[Any], device: torch.device | None) -> Array:
 
 
 def is_bytes(values: Array) -> bool:
-    """Whether these are uint8."""
+    """Return whether values are uint8."""
     return bool(values.dtype == (np.uint8 if isinstance(values, np.ndarray) else namespace(values).uint8))
 
 
@@ -94,27 +94,27 @@ def as_tensor(values: Array) -> torch.Tensor:
 
 
 def to_numpy(values: Array) -> npt.NDArray[Any]:
-    """On the host; waits for a device."""
+    """Move values to the host; waits for a device."""
     array: npt.NDArray[Any] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
     return array
 
 
 def channels_first(values: Array) -> Array:
-    """A view `[C, h, w]` of `[h, w, C]`; `[h, w]` as it is."""
+    """Return a view `[C, h, w]` of `[h, w, C]`; `[h, w]` is unchanged."""
     if values.ndim == 2:
         return values
     return values.transpose(2, 0, 1) if isinstance(values, np.ndarray) else values.permute(2, 0, 1)
 
 
 def channels_last(values: Array) -> Array:
-    """A view `[h, w, C]` of `[C, h, w]`; `[h, w]` as it is."""
+    """Return a view `[h, w, C]` of `[C, h, w]`; `[h, w]` is unchanged."""
     if values.ndim == 2:
         return values
     return values.transpose(1, 2, 0) if isinstance(values, np.ndarray) else values.permute(1, 2, 0)
 
 
 def at_most(values: Array, most: float) -> Array:
-    """Values, those above a limit brought down to it; a third of what `clip` takes for small arrays."""
+    """Clip values from above; takes a third of the time of `clip` for small arrays."""
     return np.minimum(values, most) if isinstance(values, _ON_HOST) else values.clamp(max=most)
 
 

@@ -1,8 +1,8 @@
-"""Means over cells on the host: what a plane's mip at `CELL_LEVEL` holds.
+"""Means over cells on the host, equal to a plane's mip at `CELL_LEVEL`.
 
 A mean over a cell of an interpolated plane weighs the samples that the cell covers, those at its rim a little
-differently. All cells' means are one product of matrices from the left and one from the right; of bytes, of which
-every cell has the same number, rows are added up in place of the first, in half the time.
+differently. All cells' means are one product of matrices from the left and one from the right; of bytes, of which every
+cell has the same number, rows are added up in place of the first, in half the time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def cell_means(planes: npt.NDArray[np.uint8] | FloatArray, texture_wh: tuple[int
 
 
 def _row_means(planes: npt.NDArray[np.uint8], cells: int) -> FloatArray:
-    """`[C, cells, w]` of `[C, h, w]`: what the product with `_shares` gives, where a cell has a whole number of
-    samples and each stands for an even number of pixels."""
+    """Return `[C, cells, w]` of `[C, h, w]`, equal to the product with `_shares` if a cell has a whole number of
+    samples and each covers an even number of pixels."""
     each = planes.shape[1] // cells
     sums = np.add.reduce(planes.reshape(len(planes), cells, each, -1), axis=2, dtype=np.uint16)
     # Interpolation brings an eighth of a sample across each border between cells.
@@ -46,7 +46,7 @@ def _row_means(planes: npt.NDArray[np.uint8], cells: int) -> FloatArray:
 
 @lru_cache(maxsize=64)
 def _shares(samples: int, size: int) -> FloatArray:
-    """`[size / CELL_PX, samples]`: what each sample along a side adds to the mean of each cell."""
+    """Return `[size / CELL_PX, samples]`: the weight of each sample along a side in the mean of each cell."""
     left, right, weight = linear_taps(samples, size)
     cell = np.arange(size) // CELL_PX
     shares = np.zeros((size // CELL_PX, samples))
@@ -56,7 +56,7 @@ def _shares(samples: int, size: int) -> FloatArray:
 
 
 def linear_taps(samples: int, size: int) -> tuple[Indices, Indices, Doubles]:
-    """For each of `size` pixels: left sample `[size]`, right sample `[size]`, weight of the right one `[size]`."""
+    """Return, per pixel of `size`, the left sample, the right sample and the weight of the right one, each `[size]`."""
     position = np.clip((np.arange(size) + 0.5) * (samples / size) - 0.5, 0, samples - 1)
     left = position.astype(np.int64)
     return left, np.minimum(left + 1, samples - 1), position - left

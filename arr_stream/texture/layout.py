@@ -19,7 +19,7 @@ class Channel:
         index: Position in the texture, 0 to 39.
         name: Unique name, as in `--view channel:NAME`.
         low, high: Range of values; `high` is None for ids.
-        renewed: When its values are made anew.
+        renewed: Occasion on which its values are recomputed.
         interpolation: Ids and boundaries are taken from the nearest sample, everything else linearly.
         meaning: One line.
     """

@@ -12,7 +12,7 @@ from arr_stream.texture.pixels import lightness, reduced
 from arr_stream.types import CELL_PX, ByteArray, Frame, Grid, IntArray
 
 _LARGER = 1.05
-"""From here on a frame is larger than the texture."""
+"""Ratio of sizes from which a frame counts as larger than the texture."""
 _ABOUT = 0.95
 """Least part of half size that a frame halved exactly may have."""
 

@@ -1,7 +1,7 @@
-"""What is done to pixels, by OpenCV; `arr_stream.gpu` registers the same for tensors on a device.
+"""Pixel operations by OpenCV; `arr_stream.gpu` registers the same for tensors on a device.
 
-Pictures are `[h, w, 3]` uint8 here and `[3, h, w]` float32 of whole numbers in [0, 255] on a device; everything else
-is planes, `[h, w]` or `[C, h, w]`, float32 unless said otherwise.
+Pictures are `[h, w, 3]` uint8 here and `[3, h, w]` float32 of whole numbers in [0, 255] on a device; all other
+arguments are planes, `[h, w]` or `[C, h, w]`, float32 unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -141,14 +141,14 @@ def middle_of(values: Array) -> Array:
 @singledispatch
 def affine(places: Array, slopes: Array, base: Array) -> Array:
     """`[h, w, n]`: `places @ slopes + base` of two numbers a place `[h, w, 2]`, slopes `[2, n]` and a base `[n]`."""
-    # A tenth of what NumPy takes for products so narrow.
+    # Takes a tenth of NumPy's time for products this narrow.
     return cv2.transform(places, np.column_stack([slopes.T, base]))
 
 
 @singledispatch
 def solved(matrix: Array, right: Array) -> Array:
     """`[n, m]`: symmetric, positive definite equations `[n, n]` for several right sides `[n, m]`."""
-    # A tenth of what NumPy takes for a few equations.
+    # Takes a tenth of NumPy's time for a few equations.
     return cv2.solve(matrix, right, flags=cv2.DECOMP_CHOLESKY)[1]
 
 

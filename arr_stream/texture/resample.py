@@ -1,9 +1,9 @@
-"""How a plane of one resolution is read at another: separable linear operators, made once a size and kept.
+"""Resampling of a plane to another resolution: separable linear operators, made once per size and kept.
 
-A plane of `n` samples along a side is brought to `size` texture pixels by linear interpolation between sample
-centres (edges replicated), and to a mip level by averaging blocks of `2**level` of those pixels. Both steps are
-linear, so one small matrix per side does the two at once, and no full-size picture is ever needed. Ids are taken
-from the nearest sample instead.
+A plane of `n` samples along a side is brought to `size` texture pixels by linear interpolation between sample centres
+(edges replicated), and to a mip level by averaging blocks of `2**level` of those pixels. Both steps are linear, so one
+small matrix per side does the two at once, and no full-size picture is ever needed. Ids are taken from the nearest
+sample instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arr_stream.texture import cells
 
 @lru_cache(maxsize=256)
 def linear_taps(samples: int, size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """For each of `size` pixels: left sample `[size]`, right sample `[size]`, weight of the right one `[size]`."""
+    """Return, per pixel of `size`, the left sample, the right sample and the weight of the right one, each `[size]`."""
     left, right, weight = (torch.from_numpy(each).to(device) for each in cells.linear_taps(samples, size))
     return left, right, weight.float()
 
@@ -43,7 +43,7 @@ def nearest_index(samples: int, size: int, level: int, device: torch.device) -> 
 def reduced(data: Tensor, texture_wh: tuple[int, int], level: int) -> Tensor:
     """`[C, rows, columns]` of any resolution to a mip level, `[C, H >> level, W >> level]` float32."""
     width, height = texture_wh
-    # Sums of bytes are exact in whatever order; sums of other values would depend on where they lie in memory.
+    # Sums of bytes are exact in any order; sums of other values would depend on their memory layout.
     rows = _block_means(data, height, level) if data.dtype == torch.uint8 else None
     if rows is None:
         rows = linear_matrix(data.shape[1], height, level, data.device) @ data.to(torch.float32)
@@ -51,13 +51,13 @@ def reduced(data: Tensor, texture_wh: tuple[int, int], level: int) -> Tensor:
 
 
 def _block_means(data: Tensor, height: int, level: int) -> Tensor | None:
-    """What `linear_matrix` does to the rows of `[C, rows, columns]` bytes, several times as quick on large planes.
+    """Apply `linear_matrix` to the rows of `[C, rows, columns]` bytes, several times as fast on large planes.
 
     Interpolated pixels lie between sample centres. Where a block is made of whole samples, its mean is therefore the
     mean of those, save that the outermost two are drawn towards their neighbours in the next blocks.
 
     Returns:
-        None where blocks are not made of whole samples, or samples not of whole pixels.
+        The block means; None if blocks are not made of whole samples, or samples not of whole pixels.
     """
     channels, samples, columns = data.shape
     blocks = height >> level

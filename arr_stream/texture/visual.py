@@ -1,7 +1,7 @@
-"""Channels 6 to 12: what is seen on this frame alone, and how it moves.
+"""Channels 6 to 12: appearance and motion of the current frame.
 
-All filters run on reduced pictures as 8-bit integers, where OpenCV is fastest; a step of 1/255 is finer than any
-use of these channels needs.
+All filters run on reduced pictures as 8-bit integers, where OpenCV is fastest; a step of 1/255 is finer than any use of
+these channels needs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ ORDINARY = 2.0
 UNCERTAINTY = 0.01
 """Added to the variances, of their mean."""
 DULLEST = 0.65
-"""Added to the variances in squared 255ths: a frame of one colour has nothing that stands out."""
+"""Variance added in squared 255ths, so that nothing is salient in a frame of one colour."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameLook:
-    """What is seen on a frame by itself.
+    """Features of one frame by itself.
 
     Args:
         grey, quarter_grey, eighth_grey: Lightness at half, a quarter and an eighth of the texture's size.
@@ -49,7 +49,7 @@ class FrameLook:
         high_pass: `[H/4, W/4]` in 255ths, fine detail.
         saliency: `[H/8, W/8]` float32 in [0, 1).
         colours: `[512]` share of the picture in each of 8x8x8 colours.
-        change: Share of the picture that the frame before does not account for; 1 for a first frame.
+        change: Share of the picture that the frame before does not explain; 1 for a first frame.
     """
 
     grey: Array
@@ -64,7 +64,7 @@ class FrameLook:
 
 
 def look_at(rgb: Array, before: Array | None, grid: Grid) -> FrameLook:
-    """What is seen on a frame by itself.
+    """Compute the features of a frame by itself.
 
     Args:
         rgb: `[H, W, 3]` uint8.
@@ -88,7 +88,7 @@ def look_at(rgb: Array, before: Array | None, grid: Grid) -> FrameLook:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OfPicture:
-    """Channels that are made of the frame's picture when something reads them, in 255ths.
+    """Channels computed from the frame's picture when they are first read, in 255ths.
 
     Args:
         first: Of the channels.
@@ -140,10 +140,10 @@ def high_pass(grey: Array) -> Array:
 
 @singledispatch
 def polar_edges(grey: Array) -> Array:
-    """The two polarities of the Sobel response of lightness `[h, w]`, `[2, h, w]` in 255ths.
+    """Return the two polarities of the Sobel response of lightness `[h, w]`, as `[2, h, w]` in 255ths.
 
-    A place is rising as far as lightness grows to the right or downwards, falling as far as it shrinks; a step of
-    half the range gives full strength.
+    A place is rising as far as lightness grows to the right or downwards, falling as far as it shrinks; a step of half
+    the range gives full strength.
     """
     dx, dy = cv2.spatialGradient(grey, ksize=3)
     rising, falling = cv2.max(cv2.max(dx, dy), 0), cv2.min(cv2.min(dx, dy), 0)
@@ -157,7 +157,7 @@ def low_pass(grey: Array) -> Array:
 
 
 def saliency(eighth: Array, detail: Array) -> Array:
-    """How unlike the rest of the frame each place is in colour and detail, `[H/8, W/8]` in [0, 1).
+    """Score how much each place differs from the rest of the frame in colour and detail, `[H/8, W/8]` in [0, 1).
 
     Places are 16x16 texture pixels.
 
@@ -172,17 +172,17 @@ def saliency(eighth: Array, detail: Array) -> Array:
 
 
 def unlikeness(looks: Array, least: float) -> Array:
-    """How unlike the others each of many places is, `[places]` in [0, 1).
+    """Score how much each of many places differs from the others, `[places]` in [0, 1).
 
     The anomaly detector of Reed and Yu ("Adaptive multiple-band CFAR detection of an optical pattern with unknown
-    spectral distribution", 1990): the squared Mahalanobis distance d of what a place looks like from the mean of all,
-    as d / (d + `ORDINARY` * C).
+    spectral distribution", 1990): the squared Mahalanobis distance d of a place's features from the mean of all, as d /
+    (d + `ORDINARY` * C).
 
     Args:
         looks: `[C, places]`, C numbers for each.
-        least: Variance of each number that says nothing.
+        least: Variance of each number that counts as noise.
     """
-    # In float64 sums of products of bytes are exact in whatever order.
+    # Sums of products of bytes are exact in float64, in any order.
     looks = as_double(looks)
     numbers, count = looks.shape
     mean = looks.mean(1)[:, None]
@@ -195,7 +195,7 @@ def unlikeness(looks: Array, least: float) -> Array:
 
 @singledispatch
 def edge_distance(edges: Array) -> Array:
-    """Distance to the nearest edge, over the diagonal, in 255ths; 255 everywhere when there is none.
+    """Return the distance to the nearest edge, over the diagonal, in 255ths; 255 everywhere without an edge.
 
     `[2, h, w]` of `polar_edges` to `[h / 2, w / 2]` in [0, 255]; an edge in any of the pixels around makes an edge.
     """
