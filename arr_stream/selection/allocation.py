@@ -23,7 +23,7 @@ class Allocation:
     Args:
         rows, columns: `[N]` int32, top-left fine cell.
         level: `[N]` int32, 0 fine, 1 covers 2x2, 2 covers 4x4, -1 fine as four tokens.
-        score: `[N]` float32; a coarse cell has the mean score of the fine ones it stands for.
+        score: `[N]` float32; a coarse cell has the mean score of the fine ones it covers.
     """
 
     rows: IntArray
@@ -36,7 +36,7 @@ class Allocation:
 
     @property
     def tokens(self) -> int:
-        """What it costs."""
+        """Cost in tokens."""
         return int(tokens_of(self.level).sum())
 
 
@@ -91,7 +91,7 @@ def _exchanges(score: FloatArray, order: IntArray, most: int) -> IntArray:
 
 
 def _block_sum(values: FloatArray) -> FloatArray:
-    """Sums over blocks of 4x4 cells; those that reach beyond the grid count what there is."""
+    """Return sums over blocks of 4x4 cells; blocks that reach beyond the grid sum their cells inside it."""
     span = 1 << COARSE_LEVEL
     sums: FloatArray = np.add.reduceat(values, np.arange(0, values.shape[0], span), axis=0)
     return np.add.reduceat(sums, np.arange(0, values.shape[1], span), axis=1)

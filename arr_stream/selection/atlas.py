@@ -34,7 +34,7 @@ RELEVANCE_WEIGHT, SALIENCY_WEIGHT = 0.6, 0.4
 """A region's importance: its most relevant cell, and its mean saliency."""
 
 HYBRID_IMPORTANCE = 0.5
-"""Regions with at least this share of the highest importance are what matters."""
+"""Share of the highest importance from which a region matters."""
 
 HYBRID_GRID_SHARE = 0.5
 """Share of a hybrid's tokens that go to the grid. Where cells are chosen, less costs coverage."""
@@ -55,7 +55,7 @@ class SemanticAtlas:
         hw: Rows and columns of the grid.
         regions: Which cells belong to which region.
         importance: `[n]`, at least 0; in [0, 1] where relevance and saliency are.
-        relevance, saliency: `[cells]`, what importance is made of, kept for dividing anew.
+        relevance, saliency: `[cells]`, the inputs of importance, kept for a new division.
     """
 
     hw: tuple[int, int]
@@ -91,7 +91,7 @@ def build_atlas(
     relevance: FloatArray | None = None,
     saliency: FloatArray | None = None,
 ) -> SemanticAtlas:
-    """Regions and what they are worth.
+    """Build regions and their importance.
 
     Args:
         division: A clusterer's regions, or the region of every cell, `[gh, gw]` with any ids of at least 0.
@@ -119,7 +119,7 @@ def _atlas(labels: IntArray, relevance: FloatArray, saliency: FloatArray) -> Sem
 
 
 def cells_of_clusters(clusters: Clusters | LazyClusters, grid: Grid) -> IntArray:
-    """`[gh, gw]`: the region in the middle of each cell; a region that lies in no middle has no cell."""
+    """Return `[gh, gw]`: the region at the middle of each cell; a region that covers no middle has no cell."""
     height, width = clusters.labels.shape
     rows = (2 * np.arange(grid.rows) + 1) * height // (2 * grid.rows)
     columns = (2 * np.arange(grid.columns) + 1) * width // (2 * grid.columns)
@@ -193,7 +193,7 @@ def hybrid(
     importance_share: float = HYBRID_IMPORTANCE,
     grid_share: float = HYBRID_GRID_SHARE,
 ) -> AtlasTokens:
-    """The atlas on what matters, an even grid over the rest, under one budget.
+    """Select cells of the atlas on regions that matter, and of an even grid over the rest, under one budget.
 
     In the result `region` counts the regions that matter, in their order; the rest is one more, the last.
 
@@ -201,7 +201,7 @@ def hybrid(
         atlas: The regions.
         tokens: Tokens of both together.
         importance_share: Regions with at least this share of the highest importance keep tokens of their own.
-        grid_share: Share of the tokens for the rest; more where what matters has too few cells, and all where
+        grid_share: Share of the tokens for the rest; more if the regions that matter have too few cells, and all where
             nothing matters.
     """
     matters = atlas.importance >= importance_share * max(float(atlas.importance.max()), 1e-9)
@@ -266,13 +266,13 @@ def _places(cells: npt.NDArray[np.int64], columns: int, tokens: int) -> list[lis
 
 @dataclass(frozen=True, eq=False)
 class CanonicalAtlas:
-    """A frame in a form that does not depend on what it shows, so that frames of any size batch.
+    """Form of a frame that does not depend on its content, so that frames of any size can be batched.
 
     Args:
         atlas: The regions behind it, the most important first; never more than rows of `cells`.
         token_of_cell: `[gh, gw]` int32, `row * each + column` in `cells`; every cell is in one token.
-        cells: `[regions, each]` int32, the cell in the middle of each token; 0 where there is none.
-        valid: `[regions, each]`, where there is a token. All true from `regions * each` cells on.
+        cells: `[regions, each]` int32, the cell in the middle of each token; 0 without a token.
+        valid: `[regions, each]`, places with a token. All true from `regions * each` cells on.
     """
 
     atlas: SemanticAtlas
@@ -297,7 +297,7 @@ class CanonicalAtlas:
 
 
 def canonical(atlas: SemanticAtlas, *, regions: int = CANONICAL_REGIONS, each: int = CANONICAL_EACH) -> CanonicalAtlas:
-    """`regions` regions of `each` tokens, whatever the clusterer found.
+    """Return `regions` regions of `each` tokens, for any number of clusters.
 
     Too many regions are joined, too few are split, and none keeps fewer cells than tokens (`division.divide`). A grid
     of fewer than `regions * each` cells gives as many regions as can have `each` cells, and rows without a region.

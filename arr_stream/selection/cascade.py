@@ -1,7 +1,7 @@
-"""From everything to a few: score regions first, then only the cells of the best ones.
+"""Cascade: score regions first, then only the cells of the best ones.
 
-An eighth of the places is scored, and hardly anything is lost that a query asks for (`python -m benchmarks cascade`;
-figures in docs/results.md). docs/how_it_works.md tells why this saves places but no time, as cheap as scoring is.
+An eighth of the places is scored, and hardly any place relevant to a query is lost (`python -m benchmarks cascade`;
+figures in docs/results.md). docs/how_it_works.md explains why this saves places but no time, as scoring is cheap.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Regions:
 
     @cached_property
     def seat(self) -> IntArray:
-        """`[n]` the cell of each region that lies nearest to its centroid, hence always inside it."""
+        """Cell of each region nearest to its centroid, `[n]`, hence always inside it."""
         order = np.lexsort((self._squared, self.member))
         seats: IntArray = order[np.cumsum(self.sizes) - self.sizes].astype(np.int32)
         return seats
@@ -100,7 +100,7 @@ def mean_of_region(values: FloatArray, regions: Regions) -> FloatArray:
 
 
 def scored_most(cells: int, regions: int, tokens: int) -> int:
-    """How many cells may be scored one by one.
+    """Return the most cells that may be scored one by one.
 
     Together with the regions an eighth of the grid; where that is fewer than will be chosen, half as many again as
     those, since there must be something to choose from.
@@ -119,12 +119,12 @@ def candidates(
     most: int,
     skip: BoolArray | None = None,
 ) -> IntArray:
-    """Cells worth scoring one by one.
+    """Return the cells worth scoring one by one.
 
-    Cells that relevance already points at come first, the most relevant ones where they are too many; a quarter of
-    the room is left for regions. Then the cells of the best region, of the next, and so on until the room is filled,
-    of the last one those nearest to its centroid; flat cells are left out. What is still missing for `tokens` comes
-    from the best regions, flat or not.
+    Relevant cells come first, the most relevant ones where they are too many; a quarter of the room is left for
+    regions. Then the cells of the best region, of the next, and so on until the room is filled, of the last one those
+    nearest to its centroid; flat cells are left out. Cells still missing for `tokens` come from the best regions, flat
+    or not.
 
     Args:
         regions: The regions.

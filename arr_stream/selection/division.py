@@ -17,13 +17,13 @@ Cells = list[int]
 
 
 def divide(cluster_of_cell: IntArray, importance: FloatArray, count: int, each: int) -> IntArray:
-    """Exactly `count` regions of at least `each` cells, from any regions.
+    """Divide the cells into exactly `count` regions of at least `each` cells, from any regions.
 
     - A region of fewer than `each` cells joins the neighbour of the most similar importance.
-    - While there are more than `count`, the one with the least importance times size does the same: what matters
-      little becomes one large region, what matters keeps its own.
+    - While there are more than `count`, the one with the least importance times size does the same: unimportant regions
+      become one large region, important ones stay.
     - While there are fewer, the largest is halved along its longer side.
-    - Where none is large enough to be halved, single cells that regions can spare are gathered, each time around the
+    - If none is large enough to be halved, single cells that regions can spare are gathered, each time around the
       border cell of the largest region. This alone can leave a region in pieces.
 
     Args:
@@ -122,7 +122,7 @@ def _turn(size: int, importance: float, each: int) -> tuple[bool, float]:
 
 
 def _neighbours(cluster_of_cell: IntArray, count: int) -> list[set[int]]:
-    """For each region the others that share a side of a cell with it."""
+    """Return, for each region, the others that share a side of a cell with it."""
     labels = np.unique(cluster_of_cell, return_inverse=True)[1].reshape(cluster_of_cell.shape)
     pairs = [
         np.stack([one.ravel(), two.ravel()], axis=1)

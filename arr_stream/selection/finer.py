@@ -11,9 +11,9 @@ from arr_stream.types import FINER, FINER_TOKENS, BoolArray, FloatArray, IntArra
 LEAST_SMALL_TEXT = 1 / 16
 """Share of a cell that small text must cover: one of the 16 places at which it is known."""
 LEAST_SCORE = 0.2
-"""Of the highest score: small text that nobody asks for stays as it is."""
+"""Share of the highest score below which small text stays at its level: no query needs it."""
 FINER_WORTH = 3.0
-"""What a cell's score gains where it is given finer: four times as many pixels, of which it had one part before."""
+"""Factor on a cell's score if it is sent finer: it then has four times as many pixels, three parts of them new."""
 
 
 def with_finer(chosen: Allocation, small_text: FloatArray, tokens: int, share: float) -> Allocation:
@@ -32,7 +32,7 @@ def with_finer(chosen: Allocation, small_text: FloatArray, tokens: int, share: f
     fine = np.flatnonzero(chosen.level == 0).astype(np.int32)
     wanted, worth = _wanted(chosen, fine, small_text >= LEAST_SMALL_TEXT)
     spare, extra = tokens - chosen.tokens, FINER_TOKENS - 1
-    # What each further token costs: nothing while some are left over, then the lowest cell that is not wanted.
+    # Cost of each further token: nothing while tokens are left over, then the lowest cell that no query wants.
     stays = np.zeros(len(chosen), bool)
     stays[wanted] = True
     lowest_first = fine[::-1][~stays[fine[::-1]]]

@@ -1,4 +1,4 @@
-"""What the model has seen already: a cell that has not changed since it was sent need not be sent again."""
+"""Novelty: a cell that has not changed since it was sent to the model need not be sent again."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NEVER = 127
 
 
 class SeenCells:
-    """Reduced pictures of the cells as they were when last sent.
+    """Reduced pictures of the cells at the time when they were last sent.
 
-    Where the pictures are on a device, whoever calls has asked it for their `cell_difference` to `sent`.
+    If the pictures are on a device, the caller requests their `cell_difference` to `sent` from it.
 
     Args:
         grid: The cells.
@@ -40,7 +40,7 @@ class SeenCells:
         self._before = self._level, self.sent
 
     def forget(self) -> None:
-        """After a refresh the model's context is rebuilt: everything is new again."""
+        """Forget all sent cells after a refresh: the model's context is rebuilt, so every cell is new again."""
         self._level[:] = _NEVER
 
     def lose(self, cells: BoolArray) -> None:
@@ -48,7 +48,7 @@ class SeenCells:
         self._level[cells] = _NEVER
 
     def change(self, eighth_grey: Array, difference: FloatArray | None = None) -> FloatArray:
-        """`[gh, gw]` mean difference from what was sent, in grey levels; infinite where nothing was."""
+        """Return the mean difference from the sent picture, `[gh, gw]` in grey levels; infinite for cells not sent."""
         if difference is None and self.sent is not None:
             difference = cell_difference(eighth_grey, self.sent)
         if difference is None:
@@ -56,7 +56,7 @@ class SeenCells:
         return np.where(self._level == _NEVER, np.float32(np.inf), difference)
 
     def unchanged(self, eighth_grey: Array, difference: FloatArray | None = None) -> BoolArray:
-        """`[gh, gw]`: sent before, at whatever level of detail, and still the same."""
+        """Return `[gh, gw]`: sent before, at any level of detail, and unchanged."""
         unchanged: BoolArray = self.change(eighth_grey, difference) < CHANGE_THRESHOLD
         return unchanged
 
@@ -68,9 +68,9 @@ class SeenCells:
     def send(
         self, chosen: Allocation, eighth_grey: Array, difference: FloatArray | None = None, *, whole: bool = False
     ) -> BoolArray:
-        """Note the chosen cells as sent; `[N]`: which of them are new or changed at their level of detail.
+        """Note the chosen cells as sent; return `[N]`, which of them are new or changed at their level of detail.
 
-        With `whole`, what changes in the others counts from this picture on as well.
+        With `whole`, changes of the others are measured from this picture, too.
         """
         self._before = self._level.copy(), self.sent
         stale = self.change(eighth_grey, difference) >= CHANGE_THRESHOLD
@@ -91,18 +91,18 @@ class SeenCells:
         return fresh
 
     def _renew(self, cells: BoolArray, eighth_grey: Array) -> None:
-        """These cells were sent as they are on this picture."""
+        """Store the picture of these cells as sent."""
         renewed = enlarged(self._put(cells), 4)
         before = namespace(eighth_grey).zeros_like(eighth_grey) if self.sent is None else self.sent
         self.sent = namespace(eighth_grey).where(renewed, eighth_grey, before)
 
     def summarise(self, cells: BoolArray, eighth_grey: Array) -> None:
-        """Note cells (`[gh, gw]`) as sent in summary, whatever was sent of them before."""
+        """Note cells (`[gh, gw]`) as sent in summary, at any earlier level of detail."""
         self._level[cells] = SUMMARY_LEVEL
         self._renew(cells, eighth_grey)
 
     def take_back(self) -> None:
-        """What was noted last was not sent."""
+        """Undo the last note: those cells were not sent."""
         self._level, self.sent = self._before
 
     def _send_blocks(
@@ -111,7 +111,7 @@ class SeenCells:
         """The same for the chosen blocks of one level of detail, which do not overlap: all of them at once."""
         of_level = np.flatnonzero(chosen.level == level)
         reach = np.arange(1 << level)
-        # Blocks at the border reach beyond the grid; what is read twice there instead changes nothing.
+        # Blocks at the border reach beyond the grid; reading a border cell twice there changes nothing.
         rows = np.minimum(chosen.rows[of_level, None] + reach, self._shape[0] - 1)[:, :, None]
         columns = np.minimum(chosen.columns[of_level, None] + reach, self._shape[1] - 1)[:, None, :]
         known = self._level[rows, columns]

@@ -1,4 +1,4 @@
-"""How a budget is shared out among regions: tokens of each, by importance."""
+"""Division of a token budget among regions by importance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIERS = ((0.2, 15), (0.5, 5), (1.0, 1))
 
 
 def proportional_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
-    """Tokens by importance times size, no region above its cells; what is left over goes by largest remainder.
+    """Divide tokens by importance times size, no region above its cells; the rest goes by largest remainder.
 
     Args:
         sizes: `[n]` cells of each region.
@@ -23,7 +23,7 @@ def proportional_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> 
         tokens: Budget.
 
     Returns:
-        `[n]`, in sum the budget, or the cells where those are fewer.
+        `[n]`, in sum the budget, or the number of cells if that is smaller.
     """
     return share_out(np.maximum(importance, 1e-9) * sizes, sizes, tokens)
 
@@ -46,17 +46,17 @@ def fixed_quota(sizes: IntArray, importance: FloatArray, tokens: int, each: int 
 
 
 def canonical_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
-    """Three tokens a region, most important first; what is left over is shared out by importance times size.
+    """Give three tokens to each region, most important first; divide the rest by importance times size.
 
     Returns:
-        `[n]`, in sum the budget, or the cells where those are fewer.
+        `[n]`, in sum the budget, or the number of cells if that is smaller.
     """
     quota = fixed_quota(sizes, importance, tokens)
     return quota + proportional_quota(sizes - quota, importance, tokens - int(quota.sum()))
 
 
 def tier_wishes(importance: FloatArray) -> IntArray:
-    """`[n]`: 15, 5 or 1 tokens by rank of importance, whatever the budget and the size of the region."""
+    """Return `[n]`: 15, 5 or 1 tokens by rank of importance, independent of the budget and the region's size."""
     order = np.argsort(-importance, kind="stable")
     rank = np.empty(len(order))
     rank[order] = (np.arange(len(order)) + 1) / len(order)

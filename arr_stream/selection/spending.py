@@ -1,12 +1,11 @@
-"""A budget over time: tokens come in as a stream's time passes, and are spent where something happens.
+"""Budget over time: tokens come in as a stream's time passes, and are spent on frames with events.
 
-What has come in and was not spent is a reserve of some seconds. How full it is sets a price: a cell is sent if the
-model gains at least so much by it. An even flow of events finds the price at which as much is spent as comes in; an
-event after a quiet time finds a full reserve and a low price. No later frame is looked at, and time that goes back
-pays nothing.
+Unspent tokens form a reserve of some seconds. Its level sets a price: a cell is sent if the model's gain is at least
+the price. Under an even flow of events the price settles where spending equals income; an event after a quiet time
+meets a full reserve and a low price. No later frame is used, and time that runs backwards pays nothing.
 
-A price that grows exponentially as the budget goes is that of Zhou, Chakrabarty and Lukose, "Budget constrained
-bidding in keyword auctions and online knapsack problems" (2008), for offers that come one by one.
+A price that grows exponentially as the budget goes is that of Zhou, Chakrabarty and Lukose, "Budget constrained bidding
+in keyword auctions and online knapsack problems" (2008), for offers that come one by one.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ them on quiet stretches (`python -m benchmarks spending`).
 """
 
 LOWEST_PRICE = 0.05
-"""Gain for which a cell is sent from a full reserve: below it lie flat cells, and scores that flicker at rest."""
+"""Gain for which a cell is sent from a full reserve: flat cells, and scores that flicker at rest, are below it."""
 
 _HELD = np.float32(np.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """What may be spent.
+    """Reserve of tokens.
 
     Args:
         tokens: Whole ones and parts of one, at least 0.
@@ -45,20 +44,20 @@ class Purse:
     pts_seconds: float | None = None
 
     def at(self, pts_seconds: float, per_second: float, frame_most: int) -> Purse:
-        """With the income up to a frame; the first frame finds just enough for itself."""
+        """Return the purse with the income up to a frame; the first frame gets just enough for itself."""
         if self.pts_seconds is None:
             return Purse(frame_most, pts_seconds)
         income = per_second * max(0.0, pts_seconds - self.pts_seconds)
         return Purse(min(self.tokens + income, reserve_tokens(per_second, frame_most)), pts_seconds)
 
     def without(self, tokens: int) -> Purse:
-        """After some were spent."""
+        """Return the purse after some tokens were spent."""
         return Purse(self.tokens - tokens, self.pts_seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """What one frame may spend, and on what.
+    """Tokens that one frame may spend, and the cells that it may spend them on.
 
     Args:
         tokens: Most tokens.
@@ -75,7 +74,8 @@ class Offer:
     whole: bool = False
 
     def gain(self, score: FloatArray) -> FloatArray:
-        """`[gh, gw]`: a changed cell gains its whole score, another what its score has risen since it was settled."""
+        """Return the gain of each cell, `[gh, gw]`: the whole score if it changed, else the rise of its score since it
+        was settled."""
         if self.changed is None or self.settled is None:
             return score
         return np.where(self.changed, score, score - self.settled)
@@ -87,7 +87,7 @@ class Offer:
 
 
 class Spending:
-    """What a stream has to spend, and what there is to gain, from frame to frame."""
+    """Reserve of a stream, and the state that gives each cell's gain, from frame to frame."""
 
     def __init__(self) -> None:
         self._purse = Purse()
@@ -96,17 +96,17 @@ class Spending:
         self._before: tuple[Purse, FloatArray | None, bool] = self._purse, self._settled, self._whole
 
     def restart(self) -> None:
-        """A new scene: the model has nothing of it. What may be spent stays."""
+        """Start a new scene: the model has none of it. The reserve stays."""
         self._settled, self._whole = None, True
 
     def ask(self) -> None:
-        """A new question: what was passed over may be wanted; what the model has, it has."""
+        """Start a new question: skipped cells may be wanted now; the model keeps its cells."""
         if self._settled is not None:
             self._settled = np.where(self._settled == _HELD, _HELD, np.float32(0))
         self._whole = True
 
     def offer(self, pts_seconds: float, per_second: float, frame_most: int, difference: FloatArray | None) -> Offer:
-        """Take the time of the next frame.
+        """Return the offer of the next frame.
 
         Args:
             pts_seconds: Its presentation time.
@@ -132,7 +132,7 @@ class Spending:
         self._purse, self._settled, self._whole = self._purse.without(chosen.tokens), settled, False
 
     def forget(self) -> None:
-        """The model may have lost what it had; what was passed over stays so."""
+        """Forget the sent cells, which the model may have lost; skipped cells stay skipped."""
         if self._settled is not None:
             self._settled = np.where(self._settled == _HELD, np.float32(0), self._settled)
 
@@ -153,6 +153,6 @@ def price_of(tokens: float, reserve: float) -> float:
 
 
 def _beyond_best(gain: FloatArray, most: int) -> BoolArray:
-    """`[gh, gw]`: what even a whole frame would not show."""
+    """Return `[gh, gw]`: cells that even a whole frame would not include."""
     beyond: BoolArray = gain < np.partition(gain, -most, axis=None)[-most]
     return beyond

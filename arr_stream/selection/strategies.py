@@ -61,13 +61,13 @@ def choose_hybrid(
     grid_share: float = HYBRID_GRID_SHARE,
     coarse_most: int = 0,
 ) -> Allocation:
-    """The regions that matter first, then the best of all other cells, some of them coarse.
+    """Choose the regions that matter first, then the best of all other cells, some of them coarse.
 
     Args:
         score, regions, importance, tokens: As above.
         eligible: `[gh, gw]`, which cells may be chosen fine.
         importance_share: Regions with at least this share of the highest importance matter.
-        grid_share: Share of the tokens for the grid; more where what matters has too few cells.
+        grid_share: Share of the tokens for the grid; more if the regions that matter have too few cells.
         coarse_most: Most coarse cells, a part of the grid's share.
     """
     matters = importance >= importance_share * float(importance.max())
