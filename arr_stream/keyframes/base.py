@@ -26,7 +26,7 @@ from arr_stream.types import (
 
 PartName = Literal["clusters", "embedding", "text", "objects"]
 PARTS: tuple[PartName, ...] = ("clusters", "embedding", "text", "objects")
-"""What full generation makes, each by itself: a part that is slow or fails holds up no other."""
+"""Parts of full generation, each made independently: a slow or failed part delays no other."""
 
 EMBEDDING_CHANNELS = 16
 """Channels of the texture for an embedding; one in a joint space is projected to them."""
@@ -38,12 +38,12 @@ TEXT_READ = 0.35
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextBefore:
-    """What is known of the text on a frame before anybody looks.
+    """Prediction of the text on a frame, from an earlier frame.
 
     Args:
-        known: Regions found on an earlier frame, moved to where they are on this one, that look as they did.
+        known: Regions of an earlier frame, moved to their places on this one, that look the same.
         doubtful: The others.
-        new: `[h, w]` bool, on any raster: where the picture cannot be told from the earlier frame.
+        new: `[h, w]` bool, on any raster: places that cannot be predicted from the earlier frame.
         likely: `[H/4, W/4]` in [0, 1]: how text-like places looked on the earlier frame, moved likewise.
     """
 
@@ -81,12 +81,12 @@ class KeyframeInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextFinding:
-    """Where something is written.
+    """Text found on a frame.
 
     Args:
         mask: `[H/4, W/4]` float32 in [0, 1]: how surely there is text, at a quarter of the texture's size; above
-            `TEXT_READ` what was read, up to it what only looks like text.
-        regions: What was read.
+            `TEXT_READ` for text that was read, up to it for places that only look like text.
+        regions: Regions with text that was read.
     """
 
     mask: FloatArray
@@ -101,7 +101,7 @@ class ObjectFinding:
 
 
 class LazyClusters:
-    """Regions that are made when something first reads them, once, in whatever thread that is.
+    """Regions that are made once, when they are first read, in the reader's thread.
 
     It answers to the names of `Clusters`, and a pickle holds what was made.
 
@@ -142,7 +142,7 @@ class LazyClusters:
                     raise
                 except Exception as exc:
                     raise KeyframeFailed(f"clusters: {type(exc).__name__}: {' '.join(str(exc).split())}") from exc
-                # What they were made from, such as a picture, is free from here on.
+                # Release the inputs, such as a picture.
                 self._made, self._make = made, None
             return self._made
 
@@ -160,8 +160,8 @@ class KeyframePart:
 
     Args:
         index: Index of the frame that it was made from.
-        backend: Name of what made it, as in the records.
-        seconds: How long that took.
+        backend: Name of its maker, as in the records.
+        seconds: Duration of generation.
     """
 
     index: int
@@ -184,7 +184,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """As it stands in the records."""
+        """Name in the records."""
         ...
 
     def embed(self, picture: KeyframeInput) -> Embedding:
@@ -202,7 +202,7 @@ class TextEncoder(Protocol):
 
     @property
     def context_length(self) -> int:
-        """Most tokens of a text, start and end included; what comes after is not read."""
+        """Most tokens of a text, start and end included; the encoder ignores the rest."""
         ...
 
     def token_count(self, text: str) -> int:
@@ -215,11 +215,11 @@ class TextEncoder(Protocol):
 
 
 class TextFinder(Protocol):
-    """Finds what is written in a frame."""
+    """Finder of text in a frame."""
 
     @property
     def name(self) -> str:
-        """As it stands in the records."""
+        """Name in the records."""
         ...
 
     def find(self, picture: KeyframeInput) -> TextFinding:
@@ -232,7 +232,7 @@ class ObjectFinder(Protocol):
 
     @property
     def name(self) -> str:
-        """As it stands in the records."""
+        """Name in the records."""
         ...
 
     def find(self, picture: KeyframeInput) -> ObjectFinding:

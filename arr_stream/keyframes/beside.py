@@ -1,4 +1,4 @@
-"""Keyframes made beside the frames and still the same on every machine: each arrives at a frame fixed beforehand."""
+"""Keyframes generated on a thread with deterministic results: each arrives at a frame fixed beforehand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from arr_stream.keyframes.generate import (
 from arr_stream.threads import one_blas_thread
 
 SCENE_DELAY = 2
-"""Frames after which what is known of a new scene arrives, at most, where nothing is asked."""
+"""Most frames until the first keyframe of a new scene arrives, if there are no queries."""
 LOOK_DELAYS: Mapping[PartName, int] = {"embedding": 2, "text": 5, "objects": 5}
 """Frames after which a look between keyframes arrives, at most. Some take longer, and would be waited for."""
 
@@ -35,16 +35,16 @@ _JOIN_SECONDS = 5.0
 
 @dataclass(slots=True, eq=False)
 class _Keyframe:
-    """One request on its way.
+    """Pending request.
 
     Args:
         index: Of its frame.
-        delay: Frames after which it arrives.
+        delay: Number of frames until it arrives.
         window: See `KeyframeRequest`.
-        waiting: Parts that nobody has begun to make.
-        begun: What comes of the others.
+        waiting: Parts not begun yet.
+        begun: Futures of the others.
         told: Outcomes that have arrived.
-        age: Frames since it was asked for.
+        age: Frames since the request.
     """
 
     index: int
@@ -57,11 +57,11 @@ class _Keyframe:
 
 
 class KeyframesBeside:
-    """A `KeyframeProvider` that generates on a thread: what is made of a frame arrives some frames later.
+    """`KeyframeProvider` that generates on a thread: the parts of a keyframe arrive some frames later.
 
-    Frames wait for it then, should it not be ready, so that results do not depend on how fast anything runs. What a
-    query has no answer without arrives at once. All else is begun when the next frame comes: nothing reads it before,
-    and nothing at all after the last frame, or if that frame is of another scene.
+    If a part is not ready then, the frame waits for it, so that results do not depend on speed. Parts that a query
+    needs arrive at once. All else is begun when the next frame comes: nothing reads it before, and nothing at all after
+    the last frame, or if that frame is of another scene.
 
     Args:
         generator: Makes the parts; used on one thread at a time.
@@ -89,7 +89,7 @@ class KeyframesBeside:
         return tuple(jobs)
 
     def collect(self) -> list[Outcome]:
-        """What is due on this frame; to be called once a frame.
+        """Return the outcomes due on this frame; call it once a frame.
 
         Raises:
             KeyframeFailed: Every part of a keyframe failed.
@@ -108,7 +108,7 @@ class KeyframesBeside:
         return arrived
 
     def close(self) -> None:
-        """Give up what is under way, and end the thread: at once, but for a library's call that takes seconds."""
+        """Cancel pending work and end the thread: at once, unless a library call takes seconds."""
         atexit.unregister(self.close)
         begun = [outcome for keyframe in self._under_way for outcome in keyframe.begun.values()]
         at_work = [outcome for outcome in begun if not outcome.cancel() and not outcome.done()]
@@ -137,7 +137,7 @@ class KeyframesBeside:
             atexit.register(self.close)
 
     def _finish(self, keyframe: _Keyframe) -> list[Outcome]:
-        """Wait for what was begun of it."""
+        """Wait for the parts that were begun."""
         outcomes = [outcome.result() for outcome in keyframe.begun.values()]
         keyframe.begun.clear()
         keyframe.told += outcomes
@@ -145,12 +145,12 @@ class KeyframesBeside:
 
 
 def make_provider(generator: KeyframeGenerator, settings: KeyframeSettings, *, follow: bool = True) -> KeyframeProvider:
-    """Keyframes of a video file, as `keyframes.delay` has it.
+    """Return the provider of keyframes of a video file, by `keyframes.delay`.
 
     Args:
         generator: Makes the parts.
         settings: The delay, and the interval that it stays below.
-        follow: The pictures follow one another; what is known of one that does not is no use to the next.
+        follow: The pictures follow one another; otherwise a keyframe does not apply to the next picture.
     """
     delay = settings.frames_beside if follow else 0
     return KeyframesBeside(generator, delay) if delay else InStepKeyframes(generator)
@@ -163,7 +163,7 @@ def _task(index: int, part: PartName, job: Job, outcome: Future[Outcome]) -> Cal
                 with one_blas_thread():
                     outcome.set_result(make_part(index, part, job))
             except BaseException as exc:
-                # Whatever it is, a frame that waits for it is to hear of it.
+                # Any exception must reach the frame that waits for the outcome.
                 outcome.set_exception(exc)
                 if isinstance(exc, _GivenUp):
                     raise
@@ -178,7 +178,7 @@ def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
 
 
 class _GivenUp(BaseException):
-    """Nobody wants what a thread makes any more."""
+    """Signal to a thread that its result is no longer needed."""
 
 
 def _interrupt(thread: int) -> None:

@@ -41,15 +41,15 @@ from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntAr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyframeRequest:
-    """Asks for full generation on a frame.
+    """Request for full generation on a frame.
 
     Args:
-        parts: What is to be made.
-        awaited: Those of them without which a query has no answer.
-        new_scene: The frame has nothing in common with those before: what was asked for on them is no use any more.
-        asked: There are queries: what is not awaited has a say in the rest of the choice alone, and is in no haste.
+        parts: Parts to make.
+        awaited: Parts that a query needs for its answer.
+        new_scene: The frame shares nothing with those before: requests for them are obsolete.
+        asked: There are queries: parts that are not awaited only affect the leftover budget, and may arrive late.
         text_before: See `KeyframeInput`.
-        window: A look between keyframes, often at a part cut out of a frame, which is to be known within a few frames.
+        window: A look between keyframes, often at a part cut out of a frame, whose result is due within a few frames.
     """
 
     frame: Frame
@@ -64,13 +64,13 @@ class KeyframeRequest:
 
 @dataclass(frozen=True, slots=True)
 class KeyframeFailure:
-    """Generation that came to nothing.
+    """Failed generation.
 
     Args:
-        index: Index of the frame that was asked for.
+        index: Index of the requested frame.
         message: One line: what failed and why.
         details: Traceback or last words of the worker.
-        parts: What there will not be.
+        parts: Parts that will not arrive.
     """
 
     index: int
@@ -82,11 +82,11 @@ class KeyframeFailure:
 Outcome = KeyframePart | KeyframeFailure
 
 Job = Callable[[], tuple[PartValue, str]]
-"""Makes one part: its value, and the name of what made it."""
+"""Function that makes one part: returns its value and the name of its maker."""
 
 
 class KeyframeGenerator(Protocol):
-    """Makes what a keyframe renews."""
+    """Generator of a keyframe's parts."""
 
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
         """One job for each part that the request wants; any order will do, and threads of their own."""
@@ -94,18 +94,18 @@ class KeyframeGenerator(Protocol):
 
 
 class KeyframeProvider(Protocol):
-    """Where a pipeline gets keyframes from; whether they are made at once or beside it is the provider's business."""
+    """Source of a pipeline's keyframes; the provider decides whether they are made at once or in the background."""
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
         """Ask for a keyframe; gives the parts that will be made. The others are still busy with an earlier frame."""
         ...
 
     def collect(self) -> list[Outcome]:
-        """What has arrived since the last call, oldest first; never waits."""
+        """Return the outcomes since the last call, oldest first; never wait."""
         ...
 
     def close(self) -> None:
-        """Give up what is under way and free everything; may be called twice."""
+        """Cancel pending work and free all resources; may be called twice."""
         ...
 
 
@@ -160,12 +160,12 @@ class OncePerPicture:
 def make_generator(
     settings: Settings, threads: int | None = None, parts: Sequence[PartName] = PARTS
 ) -> StandardGenerator:
-    """What makes the parts that the settings name; models of other parts than `parts` are not loaded.
+    """Return the generator of the parts that the settings name; models of other parts are not loaded.
 
     Args:
         settings: Names of the parts and how they work.
-        threads: Threads for the parts that have pools of their own; None for half of the cores, since such pools
-            wait by spinning, at the cost of whatever else is running.
+        threads: Threads for the parts that have pools of their own; None for half of the cores, since such pools wait
+            by spinning, at the cost of other work.
         parts: Only these.
 
     Raises:
@@ -185,7 +185,7 @@ def make_generator(
 
 
 def needed_weights(settings: Settings) -> tuple[str, ...]:
-    """The catalogue's weights that the settings call for; files that they name themselves are not among them."""
+    """Return the catalogue's weights that the settings need, without files that they name themselves."""
     needed = []
     if settings.keyframes.clusters == "sam" and settings.sam.checkpoint == "auto":
         needed.append(settings.sam.model)
@@ -198,7 +198,7 @@ def needed_weights(settings: Settings) -> tuple[str, ...]:
 
 
 def make_part(index: int, part: PartName, job: Job) -> Outcome:
-    """Do one job and check its value; whatever is raised becomes a failure of that part alone."""
+    """Run one job and check its value; any exception becomes a failure of that part alone."""
     started = time.perf_counter()
     try:
         value, backend = job()
@@ -249,7 +249,7 @@ def _check(what: str, values: FloatArray | IntArray, shape: str, low: float, hig
     if values.size == 0:
         raise KeyframeFailed(f"{what}: no values")
     least, most = float(values.min()), float(values.max())
-    # A comparison with NaN is false, so this also refuses what is not a number.
+    # A comparison with NaN is false, so this also refuses NaN.
     if not (low - 1e-5 <= least and most <= high + 1e-5):
         raise KeyframeFailed(f"{what}: values from {least} to {most}, allowed are {low} to {high}")
 
@@ -262,7 +262,7 @@ class InStepKeyframes:
         self._arrived: list[Outcome] = []
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        """Always takes every part. One that fails is told by `collect`, as long as another works.
+        """Accept every part; `collect` reports a failed one, as long as another works.
 
         Raises:
             KeyframeFailed: Every part of a keyframe failed.
@@ -295,7 +295,7 @@ def require_one(outcomes: Sequence[Outcome]) -> None:
 
 
 class KeyframeTally:
-    """How each part of generation fared over a run; `failures` counts the keyframes that lack it."""
+    """Outcomes of each part of generation over a run; `failures` counts the keyframes that lack it."""
 
     def __init__(self) -> None:
         self.failures: Counter[PartName] = Counter()
@@ -303,7 +303,7 @@ class KeyframeTally:
         self._last: dict[PartName, str] = {}
 
     def add(self, outcome: Outcome) -> None:
-        """Count what came of a request."""
+        """Count the outcome of a request."""
         if isinstance(outcome, KeyframePart):
             self._made.add(outcome.part)
             return
@@ -311,7 +311,7 @@ class KeyframeTally:
         self._last.update(dict.fromkeys(outcome.parts, outcome.message))
 
     def require_all(self) -> None:
-        """Nobody should take results for complete that lack a part from beginning to end.
+        """Require that no part failed on every keyframe, so that incomplete results do not pass for complete.
 
         Raises:
             KeyframeFailed: A part failed whenever it was asked for; names the first one, and its last failure.

@@ -22,7 +22,7 @@ class Network:
     """An ONNX model.
 
     Args:
-        model: The file, or what it holds.
+        model: The file, or its content.
         threads: For onnxruntime; None for one a core.
     """
 
@@ -50,7 +50,7 @@ class Network:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the file says of itself."""
+        """Metadata of the file."""
         named: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
         return named
 
@@ -77,7 +77,7 @@ class Network:
 
 
 def _made_apart(make: Callable[[], Any]) -> Any:
-    """What `make` gives, made in a thread that ends."""
+    """Return the result of `make`, run in a thread that ends."""
     outcome: Future[Any] = Future()
 
     def work() -> None:

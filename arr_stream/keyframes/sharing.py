@@ -20,7 +20,7 @@ _BUT_THE_SCHEDULE = {
 
 
 def maker_values(settings: Settings) -> str:
-    """What decides how keyframes are made, and nothing else: equal for settings that can share workers."""
+    """Return the settings that affect generation, as text: equal for settings that can share workers."""
     return settings.model_dump_json(include=_OF_MAKERS, exclude=_BUT_THE_SCHEDULE)
 
 
@@ -54,11 +54,11 @@ class WorkerPool:
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """Workers with all who lease them.
+    """Workers and their lessees.
 
     Args:
         lock: Of the pool.
-        arrived: By lease, what it has not collected yet.
+        arrived: By lease, outcomes not collected yet.
         owners: By ticket, whose request it is, and its frame's index there: frames of different streams bear the same.
         tickets: Requests are numbered anew by these.
         ended: The last lease was closed.
@@ -82,7 +82,7 @@ class Lease:
         self._shared = shared
 
     def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """See `KeyframeWorkers.wait_ready`."""
+        """Wait until the workers are ready; see `KeyframeWorkers.wait_ready`."""
         return self._shared.workers.wait_ready(timeout_seconds)
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:

@@ -1,8 +1,8 @@
-"""Keyframes made in processes of their own, so that a live frame loop never waits for one.
+"""Keyframes generated in worker processes, so that a live frame loop never waits for one.
 
-Processes and not threads: generation in a thread would share the interpreter's lock and the thread pools of OpenCV
-and onnxruntime with the frame loop, and each keyframe would be seen as a jump in latency. Heavy parts have a process
-each: the slowest holds up no other, and one that dies takes none with it.
+Processes and not threads: generation in a thread would share the interpreter's lock and the thread pools of OpenCV and
+onnxruntime with the frame loop, and each keyframe would be seen as a jump in latency. Heavy parts have a process each:
+the slowest delays no other, and a crash affects only its own parts.
 
 For each `KeyframeRequest` the process replies with one `KeyframePart` or `KeyframeFailure` a part as it is made, and
 then with `Done`.
@@ -41,14 +41,14 @@ _BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 30.0
 _JOIN_SECONDS = 2.0
 _THREADS = 1
-"""Of the process's pools: OpenCV, OpenMP, onnxruntime."""
+"""Threads of each of the process's pools: OpenCV, OpenMP, onnxruntime."""
 _NICE = 15
-"""By how much its priority is lowered, where the system has such a thing."""
+"""Increment of the process's niceness, on systems that support it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker process is there for.
+    """Job of a worker process.
 
     Args:
         factory: `module:function`; called with the settings and the parts, gives a `KeyframeGenerator`.
@@ -68,12 +68,12 @@ class KeyframeWorker:
     """A `KeyframeProvider` that generates in a child process, one request at a time, its parts one after the other.
 
     Neither `submit` nor `collect` waits: a thread starts the process, moves pictures and results, and replaces a
-    process that died or was stopped because it took too long. The first replacement follows at the next `submit`; when
-    processes go on failing, later ones wait longer and longer (`submit` says False meanwhile).
+    process that died or was stopped because it took too long. The first replacement follows at the next `submit`; if
+    processes keep failing, later ones wait longer and longer (`submit` says False meanwhile).
 
     Args:
-        settings: What the factory is given.
-        parts: What this worker makes; of other parts it knows nothing.
+        settings: Arguments of the factory.
+        parts: Parts that this worker makes; it ignores others.
         timeout_seconds: A generation that takes longer is stopped and reported.
         factory: See `Work`.
     """
@@ -134,7 +134,7 @@ class KeyframeWorker:
         return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
     def stop(self) -> None:
-        """Begin to end, without waiting: what is under way is given up."""
+        """Begin shutdown without waiting: pending work is cancelled."""
         with self._lock:
             self._closed = True
             process = self._process
@@ -167,7 +167,8 @@ class KeyframeWorker:
             self._discard()
 
     def _answer(self, request: KeyframeRequest) -> KeyframeFailure | None:
-        """Let the process work on a request; what it makes arrives as it is made. A failure if it ends before that."""
+        """Send a request to the process and deliver each part as it is made; return a failure if the process ends
+        before that."""
         index = request.frame.index
         left = set(request.parts)
 
@@ -178,7 +179,7 @@ class KeyframeWorker:
         try:
             self._running().ask(request, self._timeout_seconds, arrive)
         except Exception as exc:
-            # Whatever went wrong, the thread lives on: its end would leave the provider busy for ever.
+            # Survive any error: without the thread the provider would stay busy for ever.
             self._discard()
             self._losses += 1
             if self._losses > 1:
@@ -194,7 +195,7 @@ class KeyframeWorker:
         return None
 
     def _running(self) -> _Process:
-        """The process, started when there is none or it has ended since."""
+        """Return the process; start it if there is none or it has ended."""
         if self._process is not None and self._process.alive:
             return self._process
         self._discard()
@@ -223,7 +224,7 @@ class KeyframeWorkers:
         )
 
     def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """As `KeyframeWorker.wait_ready`, for all of them."""
+        """Wait until all workers are ready, as `KeyframeWorker.wait_ready`."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         return all(
             worker.wait_ready(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -244,9 +245,9 @@ class KeyframeWorkers:
 
 
 def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
-    """Which parts share a process: light ones do, heavy ones have their own.
+    """Return the groups of parts that share a process: light parts share one, each heavy part has its own.
 
-    `features` clusters by what the embedder gives, so the two stay together, and the model is loaded once.
+    `features` clusters by the embedder's output, so the two stay together, and the model is loaded once.
     """
     keyframes = settings.keyframes
     heavy = keyframes.clusters == "sam" or keyframes.embeddings == "clip"
@@ -263,7 +264,7 @@ def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
 
 
 class _Lost(KeyframeFailed):
-    """The process ended or was stopped; `details` is what it last wrote to standard error."""
+    """Failure of the process, which ended or was stopped; `details` is its last output to standard error."""
 
     def __init__(self, message: str, details: str) -> None:
         super().__init__(message)
@@ -281,7 +282,7 @@ class _Process(ChildProcess):
         self._work = work
 
     def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait for the models, or raise what the factory raised."""
+        """Wait for the models; raise the factory's exception."""
 
         def exchange() -> Any:
             self.send(self._work)
@@ -319,7 +320,7 @@ class _Process(ChildProcess):
 def standard_generator(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
     """The generator for the fields of `Settings`.
 
-    Nobody reads anything in a worker process, so what is made when it is read is made at once.
+    Nothing is read in a worker process, so lazy parts are made at once.
     """
     wanted = Settings.model_validate(settings)
     if wanted.keyframes.clusters == "auto":
@@ -328,7 +329,7 @@ def standard_generator(settings: Mapping[str, Any], parts: Sequence[PartName]) -
 
 
 def make_keyframes(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
-    """In the process: load the models, and give what answers a request; see `arr_stream.processes`."""
+    """Load the models in the process, and return the function that answers requests; see `arr_stream.processes`."""
     import cv2
 
     # The processor is for the frame loop.

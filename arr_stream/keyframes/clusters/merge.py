@@ -31,7 +31,7 @@ FIRST_REGIONS = 500
 """Superpixels to start from, or twice as many as are wanted, if more: with 300 the IoU is 0.71, 700 gain nothing."""
 
 SIZE_POWER = 0.4
-"""How much smallness counts: 0 not at all (one region takes nearly all, IoU 0.31), 0.5 as in Ward's method (0.72)."""
+"""Exponent of size: 0 ignores it (one region takes nearly all, IoU 0.31), 0.5 as in Ward's method (0.72)."""
 
 TEXTURE_WEIGHT = 0.5
 EDGE_WEIGHT = 1.0

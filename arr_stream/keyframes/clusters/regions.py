@@ -77,7 +77,7 @@ def shared_borders(labels: Labels, strength: FloatArray | None = None) -> tuple[
 
 
 def _sides(places: npt.NDArray[Number]) -> tuple[list[npt.NDArray[Number]], list[npt.NDArray[Number]]]:
-    """What lies on both sides of every step to the right, and of every step down."""
+    """Return the labels on both sides of every step to the right, and of every step down."""
     left, right, above, below = places[:, :-1], places[:, 1:], places[:-1], places[1:]
     return [left.ravel(), above.ravel()], [right.ravel(), below.ravel()]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 Architectures = Mapping[str, Callable[[], Any]]
-"""From the names that `sam.model` may have to makers of an untrained `segment_anything.modeling.Sam`."""
+"""Makers of an untrained `segment_anything.modeling.Sam`, by the names allowed in `sam.model`."""
 
 MODELS = ("vit_b", "vit_l", "vit_h")
 
@@ -76,13 +76,7 @@ class SamClusterer:
         )
 
     def cluster(self, picture: KeyframeInput) -> Clusters:
-        """As many regions as the model finds, what no mask covers being one of them, at a quarter of the texture.
-
-        `Clusters.method` says when the model found nothing; the frame is one region then.
-
-        Raises:
-            KeyframeFailed: The model gave values that are not numbers.
-        """
+        """Return the model's regions at a quarter of the texture; places without a mask form one more."""
         found = self._generator.generate(_at_most(picture.frame.rgb, self._longest_px))
         masks = (np.asarray(self._rle_to_mask(mask["segmentation"]), np.bool_) for mask in found)
         labels = labels_from_masks(masks, picture.quarter_hw)
@@ -145,7 +139,7 @@ def _at_most(rgb: ByteArray, longest_px: int) -> ByteArray:
 
 
 def _refuse_what_is_no_number(module: Any, given: Any, made: Any) -> None:
-    """Without this, NaN would fail every threshold and pass for a picture without objects."""
+    """Refuse NaN, which would fail every threshold and pass for a picture without objects."""
     for values in made if isinstance(made, tuple) else (made,):
         if not bool(values.isfinite().all()):
             raise KeyframeFailed(

@@ -112,11 +112,7 @@ class ClipTextEncoder:
             return max(len(self._tokenizer.encode(template.format(text))) for template in self._templates)
 
     def encode(self, texts: Sequence[str]) -> FloatArray:
-        """`[N, D]` float32 of unit length; what does not fit the context is cut off.
-
-        Raises:
-            WeightsInvalid: The model gives values that are not numbers.
-        """
+        """Return `[N, D]` float32 of unit length; text beyond the context is cut off."""
         with self._lock:
             vectors = [self._cached(text) for text in texts]
             return np.stack(vectors) if vectors else np.zeros((0, len(self._cached(""))), np.float32)
@@ -205,7 +201,7 @@ class Normalisation:
 
 
 def places_hw(grid: Grid, stride_px: int, *, most: int | None = None) -> tuple[int, int]:
-    """How many places a model of that stride has on a frame, at most two a cell and at most `most` in all."""
+    """Return how many places a model of that stride has on a frame, at most two a cell and at most `most` in all."""
     by_scale = CELL_PX / stride_px
     a_cell = min(SAMPLES_A_CELL, math.floor(by_scale) if by_scale >= 1 else by_scale)
     rows, columns = max(1, round(grid.rows * a_cell)), max(1, round(grid.columns * a_cell))
@@ -234,7 +230,7 @@ def frame_features(tower: Tower, rgb: ByteArray, grid: Grid, settings: ClipSetti
 
 
 def window_starts(length: int, window: int) -> list[int]:
-    """Where windows start along a side, half a window apart; the last one ends with the side."""
+    """Return the starts of windows along a side, half a window apart; the last one ends with the side."""
     last = max(0, length - window)
     return [*range(0, last, max(1, window // 2)), last]
 

@@ -104,7 +104,7 @@ def _tower_of(visual: Any) -> Tower | None:
 
 
 class _Transformer(Tower):
-    """What the two ViTs have in common; tokens are `[B, prefix + N, C]`, the prefix being class and register tokens."""
+    """Common parts of the two ViTs; tokens are `[B, prefix + N, C]`, the prefix being class and register tokens."""
 
     pooled_by_attention = False
     _blocks: list[Any]

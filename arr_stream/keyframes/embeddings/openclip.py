@@ -62,7 +62,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What `clip.model` means.
+    """Interpretation of `clip.model`.
 
     Args:
         config: open_clip's model configuration.
@@ -293,7 +293,7 @@ def _least_bytes(tower: Mapping[str, Any], width: float) -> float:
 
 
 def _number(section: Mapping[str, Any], key: str, default: float) -> float:
-    """The number that stands there, of several their sum; the default where there is none."""
+    """Return the number in the section, or the sum if there are several; the default without one."""
     value = section.get(key, default)
     values = value if isinstance(value, list) else [value]
     found = [float(one) for one in values if isinstance(one, int | float) and not isinstance(one, bool)]

@@ -31,7 +31,7 @@ _LARGEST_FILE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pca:
-    """Where the features of a space lie, and along which directions they vary most.
+    """Mean of a space's features, and their directions of largest variance.
 
     Args:
         space: As `Embedding.space`.
@@ -43,8 +43,8 @@ class Pca:
         method: As the setting `clip.method`, since each way has a mean of its own; empty where it is not known.
 
     Raises:
-        ValueError: Shapes that do not fit, values that are not finite, rows that are not orthonormal, or variances
-            that are negative, do not fall, or sum to more than the total.
+        ValueError: Shapes that do not fit, values that are not finite, rows that are not orthonormal, or variances that
+            are negative, do not fall, or sum to more than the total.
     """
 
     space: str
@@ -97,7 +97,7 @@ class Pca:
 
 
 def load_pca(path: Path, space: str | None = None, method: str | None = None) -> Pca:
-    """Read what `Pca.save` wrote, of this space and made by this method, where those are given.
+    """Load a PCA that `Pca.save` wrote, and check its space and method if they are given.
 
     Raises:
         BackendUnavailable: The file, or the package safetensors, is missing.

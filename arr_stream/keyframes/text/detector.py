@@ -1,4 +1,4 @@
-"""Where something is written: a segmentation network with its boxes, run on onnxruntime alone.
+"""Text detector: a segmentation network with its boxes, run on onnxruntime alone.
 
 After Liao, Wan, Yao, Chen and Bai, "Real-time Scene Text Detection with Differentiable Binarization" (AAAI 2020), with
 the weights and the thresholds of RapidOCR. RapidOCR's own pipeline finds the same boxes, but takes two seconds to be
@@ -28,7 +28,7 @@ _JOINED = np.ones((2, 2), np.uint8)
 
 
 class TextDetector:
-    """Tells where text is likely; `boxes_of` draws boxes around its lines.
+    """Detector of likely text; `boxes_of` draws boxes around its lines.
 
     Args:
         model: ONNX file, `[1, 3, h, w]` in [-1, 1] (blue first) to `[1, 1, h, w]` probabilities.

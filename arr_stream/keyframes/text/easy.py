@@ -111,7 +111,7 @@ class _Reader:
         return cls(_with_weights(network, path, device), converter, device)
 
     def read(self, line: ByteArray) -> str:
-        """What is written on an upright line `[h, w, 3]`."""
+        """Return the text of an upright line `[h, w, 3]`."""
         text, confidence = self._read(line, contrast=0.0)
         if confidence < _UNSURE:
             text, confidence = max((text, confidence), self._read(line, contrast=0.5), key=lambda read: read[1])

@@ -64,7 +64,7 @@ _REMEDY = "run `pip install rapidocr onnxruntime`, or set keyframes.text=none"
 
 
 class RapidOcrFinder:
-    """Finds text, and believes what can be read. Models are loaded when they are first run.
+    """Finder that keeps only readable text. Models are loaded when they are first run.
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
@@ -105,7 +105,7 @@ class RapidOcrFinder:
         return [region_of(corners, size_wh, score) for corners, score in found], hints_of(probability, seen)
 
     def read(self, rgb: ByteArray, regions: Iterable[TextRegion]) -> list[TextRegion]:
-        """Those of the unread regions that can be read, with their words."""
+        """Return the readable ones of the unread regions, with their words."""
         reader = _reader(self._models["rec"], self._threads)
         return believed((region, reader.read(straightened(rgb, region))) for region in regions)
 
@@ -142,9 +142,9 @@ LOOK_SCORE = 0.1
 CLOSE_SIDE_PX = 1280
 """Long side of the frame in the close look; it is never enlarged for it beyond `LOOK_SIDE_PX`."""
 MARGIN_PX = 24
-"""How far around a hint the close look goes, at the scale of the first."""
+"""Margin of the close look around a hint, at the scale of the first look."""
 DOUBT_PX = 16
-"""How much further it goes around text that is not where it should be."""
+"""Additional margin around text that is not at its expected place."""
 
 FAINT_SIDE_PX = 2560
 """Long side of the frame in the look at faintly text-like places."""
@@ -156,11 +156,11 @@ FAINT_MOST = 0.1
 _FAINT_MARGIN_PX = 8
 
 _NEW_MARGIN_PX = 12
-"""How far around a new place the first look goes, at its own scale."""
+"""Margin of the first look around a new place, at its own scale."""
 _MOST_NEW = 0.5
-"""Where windows would cover more of the frame than this, all of it is looked at."""
+"""Share of the frame from which windows are replaced by a look at all of it."""
 _MISSED = 0.7
-"""What remains of the confidence in text that a later look does not find."""
+"""Share of its confidence that text keeps if a later look does not find it."""
 
 _PART = "auto: rapidocr"
 
@@ -184,7 +184,7 @@ class Window(NamedTuple):
         return (self.x1 - self.x0) * (self.y1 - self.y0)
 
     def widened(self, stride_px: float, size_wh: tuple[int, int]) -> Window:
-        """At least this, within a frame: sides of a multiple of the stride, or the frame's."""
+        """Return the window enlarged within a frame: sides of a multiple of the stride, or the frame's."""
         x0, x1 = _widened(self.x0, self.x1, stride_px, size_wh[0])
         y0, y1 = _widened(self.y0, self.y1, stride_px, size_wh[1])
         return Window(x0, y0, x1, y1)
@@ -219,7 +219,7 @@ def _widened(start: int, end: int, stride_px: float, whole: int) -> tuple[int, i
 
 
 class AutoText:
-    """Looks for text cheaply, then closely where it saw something, and believes what it can read there.
+    """Finder that looks for text cheaply, then closely at likely places, and keeps readable text.
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
@@ -231,7 +231,7 @@ class AutoText:
     def __init__(self, *, threads: int | None = None) -> None:
         self._finder = RapidOcrFinder(threads=threads, detect_side_px=LOOK_SIDE_PX)
         self.name = _PART
-        """What ran on the last frame."""
+        """Name of the finder that ran on the last frame."""
 
     def find(self, picture: KeyframeInput) -> TextFinding:
         rgb, size_wh = picture.frame.rgb, picture.frame.size_wh
@@ -264,8 +264,8 @@ class AutoText:
         least_score: float,
         likely: FloatArray | None = None,
     ) -> list[TextRegion]:
-        """What is found in windows, of a picture whose long side would be `side_px`; how text-like their places are is
-        written into `likely`."""
+        """Return the text found in windows of a picture whose long side would be `side_px`; write the likelihood of
+        text into `likely`."""
         found, size_wh = [], (rgb.shape[1], rgb.shape[0])
         scale = side_px / max(size_wh)
         for window in windows:
@@ -281,7 +281,7 @@ def _missed(known: Sequence[TextRegion], found: Sequence[TextRegion], size_wh: t
     """Regions that were known and are not found again, there or elsewhere: by and by they are forgotten."""
     boxes = [_box(region, size_wh) for region in found]
     there = [[box.touches(_box(region, size_wh)) for box in boxes] for region in known]
-    # What is found at the place of one is not another that has moved.
+    # A region found at the place of another has not moved there.
     moved = [region.text for at, region in enumerate(found) if not any(row[at] for row in there)]
     for region, again in zip(known, there, strict=True):
         confidence = region.confidence * _MISSED
@@ -296,12 +296,12 @@ def _missed(known: Sequence[TextRegion], found: Sequence[TextRegion], size_wh: t
 def faint_windows(
     likely: FloatArray, places: Sequence[Window], found: Sequence[TextRegion], size_wh: tuple[int, int]
 ) -> list[Window]:
-    """Where, outside of what was found, the first look saw something faintly text-like; none where that is everywhere.
+    """Return windows on places, outside of found text, that look faintly text-like; none if they cover the frame.
 
     Args:
         likely: `[h, w]` in [0, 1], of the first look.
-        places: Where that looked.
-        found: What was found.
+        places: Windows of the first look.
+        found: The found regions.
         size_wh: Size of the frame.
     """
     height, width = likely.shape
@@ -324,7 +324,7 @@ def faint_windows(
 
 
 def _within(region: TextRegion, others: Sequence[TextRegion], size_wh: tuple[int, int]) -> bool:
-    """Its middle is inside the box of another that is as large or larger."""
+    """Return whether the region's middle is inside the box of another that is as large or larger."""
     box = _box(region, size_wh)
     x, y = (box.x0 + box.x1) // 2, (box.y0 + box.y1) // 2
     boxes = [_box(other, size_wh) for other in others]
@@ -344,12 +344,12 @@ def _name(known: Sequence[TextRegion], windows: Sequence[Window], faint: Sequenc
 
 
 class Search(NamedTuple):
-    """Where on a frame text is to be looked for.
+    """Places of a frame to search for text.
 
     Args:
-        places: Where it may be.
+        places: Places to look at.
         known: Regions that are still right.
-        doubtful: Regions that may not be: they are looked for closely where they should be.
+        doubtful: Regions that may have changed: the close look searches their expected places.
     """
 
     places: list[Window]
@@ -406,7 +406,7 @@ def windows_around(
     separate: list[Window] = []
     for hint in hints:
         window = _box(hint, size_wh, margin_px).widened(stride_px, size_wh)
-        # A union may reach what neither of its parts did, so each is tried again on all that are left.
+        # A union may touch windows that neither of its parts did, so each is tried again with the rest.
         while touching := next((other for other in separate if window.touches(other)), None):
             separate.remove(touching)
             window = window.joined(touching).widened(stride_px, size_wh)

@@ -1,4 +1,4 @@
-"""What is written on a line: a recognition network on onnxruntime alone, with its output spelled out.
+"""Text reader: a recognition network on onnxruntime alone, with its output decoded.
 
 The network gives probabilities of all signs from left to right; the likeliest at each step, repetitions and the blank
 between two signs left out, spell the line (Graves, Fernández, Gomez and Schmidhuber, "Connectionist Temporal
@@ -35,7 +35,7 @@ class TextReader:
         self._signs = np.array(["", *self._network.metadata["character"].split("\n"), " "])
 
     def read(self, line: ByteArray) -> tuple[str, float]:
-        """What an upright line `[h, w, 3]` says, and the mean probability of its signs; nothing and 0 without any."""
+        """Return the text of an upright `[h, w, 3]` line and the mean probability of its signs; "" and 0 without."""
         height, width = line.shape[:2]
         width_px = min(max(1, math.ceil(_HEIGHT_PX * width / height)), _MOST_WIDTH_PX)
         scaled = cv2.resize(line, (width_px, _HEIGHT_PX), interpolation=cv2.INTER_LINEAR)

@@ -16,13 +16,13 @@ from arr_stream.types import ByteArray, FloatArray, TextRegion
 Floats = npt.NDArray[np.floating]
 
 TALL = 1.5
-"""From this height, in widths, a region is taken for a line that runs down the picture."""
+"""Ratio of height to width from which a region counts as a vertical line."""
 
 
 LEAST_CONFIDENCE = 0.2
-"""What is less sure than this is not taken for text."""
+"""Confidence below which a region does not count as text."""
 _ALONE = 0.5
-"""What a sign by itself counts: a wheel may be read as an 8, a gable as an A."""
+"""Weight of a single sign: a wheel may be read as an 8, a gable as an A."""
 
 SMALL_PX = 13.0
 """Height of a box, in texture pixels, below which its line is read better at the source's resolution. Boxes are about
@@ -30,11 +30,11 @@ twice as high as what is written: of words 5 to 6 px high RapidOCR reads 11 of 3
 size, of words 7 px high or more nearly all in either."""
 
 LEAST_LIKENESS = 0.5
-"""Correlation with what a region looked like below which it is not taken to be there any more."""
+"""Correlation with its earlier appearance below which a region counts as gone."""
 _LOOK_WH = 48, 12
 _FINEST_LOOK = 8
 _LOOK_MARGIN_PX = 6
-"""How far beside its place a region may be found, half of its height."""
+"""Distance from its place at which a region may be found, half of its height."""
 
 STRIDE_PX = 32
 """The detector sees pictures with sides of a multiple of this."""
@@ -43,11 +43,11 @@ _FAINTEST = 1e-3
 """A probability that says nothing."""
 _NEAR = np.ones((25, 25), np.uint8)
 _LEAST_CONTRAST = 6
-"""Grey levels between the lightest and the darkest of what is near a place."""
+"""Least contrast near a place, in grey levels between the lightest and the darkest."""
 
 
 def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArray | None = None) -> TextFinding:
-    """What was found, over what looks like text (`hints`, at any resolution)."""
+    """Return the found regions as a `TextFinding`, over places that look like text (`hints`, at any resolution)."""
     mask = (1 - TEXT_READ) * text_mask(found, picture.quarter_hw)
     mask[mask > 0] += TEXT_READ
     if hints is not None:
@@ -57,12 +57,12 @@ def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArr
 
 
 def hints_of(probability: FloatArray, rgb: ByteArray) -> FloatArray:
-    """How text-like places are, in [0, `TEXT_READ`]: by the order of magnitude of a detector's probability.
+    """Return how text-like places are, in [0, `TEXT_READ`]: by the order of magnitude of a detector's probability.
 
-    Where the picture `rgb`, of the same size, is even, there is nothing to read, whatever a network makes of it.
+    Where the picture `rgb`, of the same size, is even, there is nothing to read, even if the network reports text.
 
-    Writing that no box is drawn around mostly lies among the likeliest places all the same: of the legible words on
-    the ten photos of `eval text`, 3 of 21 are not found at 640 px, and those lie within the first 147 of 880 cells.
+    Writing that no box is drawn around mostly lies among the likeliest places all the same: of the legible words on the
+    ten photos of `eval text`, 3 of 21 are not found at 640 px, and those lie within the first 147 of 880 cells.
     """
     orders = np.log10(np.maximum(probability, _FAINTEST), dtype=np.float32)
     grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
@@ -74,19 +74,19 @@ def hints_of(probability: FloatArray, rgb: ByteArray) -> FloatArray:
 
 
 def hint_of(probability: float) -> float:
-    """What `hints_of` makes of one probability, where the picture is not even."""
+    """Return `hints_of` for one probability, on a picture that is not even."""
     return float(TEXT_READ * (1 - np.log10(probability) / np.log10(_FAINTEST)))
 
 
 def believed(read: Iterable[tuple[TextRegion, tuple[str, float]]]) -> list[TextRegion]:
-    """Regions with their words, as sure as the detector and the reader are together.
+    """Return regions with their words; their confidence combines the detector's and the reader's.
 
-    A detector alone takes wheels, windows and lines on a road for text; nothing can be read there. On the ten photos
-    of `eval text` and 18 frames of film, the mask that RapidOCR's detector gives at 1280 px covers 6% of frames without
+    A detector alone takes wheels, windows and lines on a road for text; nothing can be read there. On the ten photos of
+    `eval text` and 18 frames of film, the mask that RapidOCR's detector gives at 1280 px covers 6% of frames without
     text, and 0.3% once unreadable places are left out; no legible word is lost.
 
     Args:
-        read: Regions with the detector's score, and with what stands there and how sure the reader is of it.
+        read: Regions with the detector's score, and with the text and the reader's confidence.
     """
     sure = (
         TextRegion(
@@ -147,7 +147,7 @@ def settled(rgb: ByteArray, region: TextRegion) -> tuple[TextRegion, float]:
 
 
 def small_regions(regions: Iterable[TextRegion], texture_wh: tuple[int, int]) -> list[TextRegion]:
-    """Those whose line is too low to be read well in the texture."""
+    """Return the regions whose line is too low to be read well in the texture."""
     return [region for region in regions if _line_px(region, texture_wh) < SMALL_PX]
 
 
