@@ -1,9 +1,4 @@
-"""The frame loop's steps on a torch device: a frame goes up once, and a few numbers a cell come back at its end.
-
-Pictures, channels, flow and queries stay there. Two things come back: the change of colours, which the host awaits
-while the device already searches the flow (whether the scene was cut decides what is carried), and what cells are
-chosen from. Nothing else waits for the device.
-"""
+"""Torch device of the frame loop: each frame is uploaded once, and a few numbers per cell are read back at its end."""
 
 from __future__ import annotations
 
@@ -34,18 +29,7 @@ R = TypeVar("R")
 
 
 class TorchDevice:
-    """Where `Pipeline` works with tensors; see `motion.device.Device`.
-
-    Args:
-        name: Such as `cuda`, or `cpu`, which tests use.
-        graphs: Capture the steps as CUDA graphs; on a CPU there are none.
-
-    Attributes:
-        fetched_bytes: What came back for the last fetch.
-
-    Raises:
-        BackendUnavailable: A CUDA device was asked for and torch can use none.
-    """
+    """Device on which `Pipeline` works with tensors; see `motion.device.Device`."""
 
     on_host = False
 
@@ -68,7 +52,7 @@ class TorchDevice:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        # Convolutions in full float32 as matrix products are, whose rounding would change what is chosen.
+        # Convolutions use full float32, as matrix products do: TF32 rounding would change the selection.
         exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if self._device.type == "cuda" else None
         with torch.no_grad(), exact or nullcontext():
             yield
@@ -103,7 +87,7 @@ class TorchDevice:
         return result
 
     def fetch(self, value: R) -> Callable[[], R]:
-        """As one row of float32, in which whole numbers up to 2**24 are exact."""
+        """Fetch the value as one row of float32, in which whole numbers up to 2**24 are exact."""
         tensors: list[Tensor] = []
         form = flatten(value, tensors)
         row = torch.cat([tensor.reshape(-1).float() for tensor in tensors])
@@ -143,7 +127,7 @@ class TorchDevice:
 
 
 def _as_tensor(values: ByteArray) -> Tensor:
-    """A view that is only read, without what torch says of arrays that may not be written."""
+    """Return a read-only view, without torch's warning about arrays that are not writable."""
     values = np.ascontiguousarray(values)
     interface = {**values.__array_interface__, "data": (values.ctypes.data, False)}
     return torch.from_numpy(np.asarray(SimpleNamespace(__array_interface__=interface, values=values)))
@@ -151,7 +135,7 @@ def _as_tensor(values: ByteArray) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _in_one(step: Callable[..., Generator[str, None, Any]]) -> Callable[..., Any]:
-    """A step in stages as one: what a device does when is not for the host to know."""
+    """Return a step in stages as one function: the host cannot time stages on a device."""
 
     @wraps(step)
     def whole(*args: Any, **kwargs: Any) -> Any:

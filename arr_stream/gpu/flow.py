@@ -112,7 +112,7 @@ def estimate(
 
 @checked_flow.register(Tensor)
 def checked_on_device(previous: Tensor, present: Tensor, offset_px: Tensor) -> Flow:
-    """As on the host, which rounds to whole grey levels."""
+    """Check flow as on the host, which rounds to whole grey levels."""
     if kernels := _kernels(present):
         return Flow(offset_px, *kernels.checked(previous, present, offset_px))
     map_px = source_map(offset_px)
@@ -132,7 +132,7 @@ def camera_parameters_on_device(offset_px: Tensor, weight: Tensor, step: int) ->
 
 
 def _kernels(beside: Tensor) -> ModuleType | None:
-    """Steps as single kernels, for a tensor on a GPU where Triton is; not for one that only stands for such a one."""
+    """Return the module of fused kernels for a tensor on a GPU with Triton; None otherwise, also for fake tensors."""
     return _compiled() if beside.is_cuda and type(beside) is Tensor else None
 
 

@@ -26,12 +26,7 @@ WARM_UPS = 2
 
 
 Form = tuple[Any, ...]
-"""What a value is beside its tensors; values of equal forms can share a graph.
-
-`(kind, what, parts)`: the type that it is put together as, or None for a constant; of a tensor its shape, dtype and
-device, of a constant the constant itself, of a mapping its keys; the forms of what is inside. Plain tuples, since forms
-are compared several times a frame.
-"""
+"""Structure of a value apart from its tensors; values of equal forms can share a graph."""
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> Form:
@@ -211,11 +206,7 @@ class Flat:
 
 
 class Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the tensors that operations read and that none of them has made: what a graph would find missing.
-
-    Attributes:
-        found: Those tensors, inputs of the step among them.
-    """
+    """Recorder of tensors that operations read but did not make, and that a graph would therefore miss."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -171,7 +171,7 @@ def _signs_at(plane, row, column, height, width, scale, within):
 
 @_on_rasters
 def _signs(level, flow, signs, height, width, scale, BLOCK: tl.constexpr):
-    """Of the earlier picture, sampled at where the flow points, and of the present one."""
+    """Compute the signs of the earlier picture, sampled along the flow, and of the current one."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
     within = place < area
@@ -201,7 +201,7 @@ def _signs(level, flow, signs, height, width, scale, BLOCK: tl.constexpr):
 
 @_on_rasters
 def _cost(signs, cost, height, width, RADIUS: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr):
-    """Of each displacement at each place: how far the signs differ, on average over a window."""
+    """Compute the cost of each displacement at each place: the difference of signs, averaged over a window."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     displacement = tl.program_id(1)
     area = height * width
@@ -222,7 +222,7 @@ def _cost(signs, cost, height, width, RADIUS: tl.constexpr, REACH: tl.constexpr,
 
 @triton.jit
 def _window_size(row, column, height, width, REACH: tl.constexpr):
-    """How many places of a window are inside the picture."""
+    """Count the places of a window that are inside the picture."""
     high = tl.minimum(row + REACH, height - 1) - tl.maximum(row - REACH, 0) + 1
     return high * (tl.minimum(column + REACH, width - 1) - tl.maximum(column - REACH, 0) + 1)
 
@@ -292,7 +292,7 @@ def _line(level, flow, line, height, width, smoothness, robust, BLOCK: tl.conste
 
 @triton.jit
 def _window_mean(plane, row, column, height, width, within, REACH: tl.constexpr, BLOCK: tl.constexpr):
-    """At the border, of the part inside."""
+    """Compute the mean over a window; at the border, over the part inside."""
     total = tl.zeros((BLOCK,), tl.float32)
     for near in tl.static_range((2 * REACH + 1) * (2 * REACH + 1)):
         r, c = row + near // (2 * REACH + 1) - REACH, column + near % (2 * REACH + 1) - REACH
@@ -333,7 +333,7 @@ def _column3(plane, above, row, below, column, width, within):
 
 @_on_rasters
 def _median(planes, median, height, width, BLOCK: tl.constexpr):
-    """Of 3x3, borders continued; see `torch_flow.median3`."""
+    """Compute the median of 3x3, borders continued; see `torch_flow.median3`."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
     within = place < area
@@ -351,7 +351,7 @@ def _median(planes, median, height, width, BLOCK: tl.constexpr):
 
 @triton.jit
 def _blurred(plane, row, column, height, width, within):
-    """By the binomial kernel of 3x3, borders continued."""
+    """Blur by the binomial kernel of 3x3, borders continued."""
     above, below = tl.maximum(row - 1, 0), tl.minimum(row + 1, height - 1)
     left, right = tl.maximum(column - 1, 0), tl.minimum(column + 1, width - 1)
     upper = _blurred_row(plane + above * width, left, column, right, within)
@@ -367,7 +367,7 @@ def _blurred_row(line, left, column, right, within):
 
 @_on_rasters
 def _difference(previous, present, offset_px, difference, height, width, BLOCK: tl.constexpr):
-    """Of the blurred pictures, the previous one at where the flow points."""
+    """Compute the difference of the blurred pictures, the previous one sampled along the flow."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     within = place < height * width
     row, column = place // width, place % width
@@ -399,7 +399,7 @@ def _confidence(
     floor,
     BLOCK: tl.constexpr,
 ):
-    """What is left of the difference beside the contrast around."""
+    """Compute confidence and residual: the share of the difference that the local contrast does not explain."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     within = place < height * width
     row, column = place // width, place % width
@@ -422,7 +422,7 @@ def _confidence(
 
 @triton.jit
 def _middle(values, within, count):
-    """The larger of the two middle values, bit by bit from the highest: what as many are below as may be."""
+    """Return the larger of the two middle values, found bit by bit from the highest."""
     bits = values.to(tl.int32, bitcast=True)
     # Whole numbers in the order of the floats.
     keys = tl.where(bits < 0, ~bits, bits ^ -2147483648).to(tl.uint32, bitcast=True)

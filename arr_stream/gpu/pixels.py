@@ -1,4 +1,4 @@
-"""What `arr_stream.texture.pixels` does by OpenCV, on tensors.
+"""Operations of `arr_stream.texture.pixels` on tensors.
 
 Every reduced picture holds whole numbers from 0 to 255, rounded as OpenCV rounds 8-bit pictures, so that what a
 threshold decides further on (edges) falls out the same on both paths.
@@ -62,7 +62,7 @@ def halved(planes: Tensor) -> Tensor:
 
 
 def _along(planes: Tensor, axis: int, size: int) -> Tensor:
-    """Means along an axis of exactly what each pixel covers, parts of pixels by their share."""
+    """Compute means along an axis over the exact extent of each pixel, partial samples weighted by their share."""
     index, weight = _area_taps(planes.shape[axis], size, planes.device)
     shape = (-1, 1) if axis == 1 else (-1,)
     total = planes.index_select(axis, index[0]).mul_(weight[0].view(shape))
@@ -73,7 +73,7 @@ def _along(planes: Tensor, axis: int, size: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _area_taps(samples: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each of `size` pixels the samples that it covers, `[taps, size]`, and the share of each, summing to 1."""
+    """Return for each of `size` pixels the samples that it covers, `[taps, size]`, and their shares, which sum to 1."""
     scale = samples / size
     start = torch.arange(size, dtype=torch.float64) * scale
     first = start.floor()
@@ -165,7 +165,7 @@ def _sampled_nearest(planes: Tensor, map_px: Tensor) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _normaliser(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """From pixel positions `(x, y)` to those that `grid_sample` takes."""
+    """Return the map from pixel positions `(x, y)` to the coordinates of `grid_sample`."""
     size_wh = torch.tensor([hw[1], hw[0]], dtype=torch.float32, device=device)
     return 2 / size_wh, 1 / size_wh - 1
 
@@ -194,7 +194,7 @@ def affine(places: Tensor, slopes: Tensor, base: Tensor) -> Tensor:
 
 @pixels.solved.register(Tensor)
 def solved(matrix: Tensor, right: Tensor) -> Tensor:
-    """Without a look at the result, which would wait for the device: three equations by cofactors."""
+    """Solve without reading the result, which would wait for the device: three equations by cofactors."""
     if len(matrix) != 3:
         factor, _ = torch.linalg.cholesky_ex(matrix)
         return torch.cholesky_solve(right, factor)

@@ -1,4 +1,4 @@
-"""Keeps a region on its object, on a device; `motion/anchor.py` on tensors.
+"""Region tracking on a device: `motion/anchor.py` on tensors.
 
 What is learned on the frame where the region is given is learned once, on the host, by the same code. From then on the
 region is followed on the device, where every place is classified: the host's windows, lattices and halved rows, which
@@ -29,7 +29,7 @@ _LEAST_AGREEMENT = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceRegion:
-    """A region as it is by now, at a quarter of the texture's size.
+    """State of a region, at a quarter of the texture's size.
 
     Args:
         posterior: `[h, w]` in [0, 1].
@@ -55,7 +55,7 @@ class DeviceRegion:
 
     @classmethod
     def learned(cls, tracker: RegionTracker, device: torch.device) -> DeviceRegion:
-        """What a tracker has just learned on the host."""
+        """Return the state that a tracker has just learned on the host."""
         model, settings = tracker.model, tracker.settings
         weights = np.zeros((13, settings.hidden), np.float32) if model is None else model.weights
         beta = np.zeros(settings.hidden + 1, np.float32) if model is None else model.beta
@@ -80,7 +80,7 @@ class DeviceRegion:
         return replace(self, way=flow if self.way is None else compose(self.way, flow))._moved(rgb, flow)
 
     def relevance(self) -> Tensor:
-        """`[h, w]` in [0, 1]: the posterior with a faint halo, which ranks what is left when the object is covered."""
+        """Return `[h, w]` in [0, 1]: the posterior with a faint halo, which ranks the surroundings if it is covered."""
         posterior, hedge = self.posterior, self.settings.hedge
         if self.exact or not hedge:
             return posterior
@@ -103,7 +103,8 @@ class DeviceRegion:
         return replace(self, posterior=posterior, known=torch.where(there, self.posterior, self.known))
 
     def _sought(self, rgb: Tensor) -> DeviceRegion:
-        """After a cut: where it was last, if that looks the same (a flash, or back from a cutaway)."""
+        """Return the region after a cut: at its last place, if that looks the same (a flash, or the return from a
+        cutaway)."""
         prior = window_means(self.known[None], 9)[0] * self.settings.memory
         place, box = _Place.of(self.known), _support(prior)
         posterior, agreement = _judged(self, rgb, prior, torch.zeros_like(prior), place, box)
@@ -158,15 +159,15 @@ def _carried(region: DeviceRegion, flow: Flow) -> Tensor:
 
 
 def _warped(mask: Tensor, flow: Flow) -> Tensor:
-    """A mask `[h, w]` of the earlier frame on the present one; nothing is known about what comes in from outside."""
+    """Warp a mask `[h, w]` of the earlier frame to the current one; content from outside the frame is unknown."""
     map_px = source_map(resize_offsets(flow.offset_px, (mask.shape[0], mask.shape[1])))
-    # A border of zeros fades what lies half outside; the sampler would continue the border.
+    # A border of zeros fades places half outside; the sampler would continue the border.
     moved: Tensor = remap(F.pad(mask[None], (1, 1, 1, 1)), map_px + 1)
     return moved[0]
 
 
 def _given(region: DeviceRegion) -> Tensor | float:
-    """`[h, w]`: what the mask says that was given, in logits."""
+    """Return the evidence of the given mask in logits, `[h, w]`."""
     first, way = region.first, region.way
     if first is None or way is None:
         return 0.0
@@ -218,7 +219,7 @@ def _posterior_of(prior: Tensor, evidence: Tensor) -> Tensor:
 
 
 def _evidence(region: DeviceRegion, rgb: Tensor, place: _Place) -> Tensor:
-    """`[h, w]`: what the classifier says, in logits."""
+    """Return the classifier's evidence in logits, `[h, w]`."""
     settings, (_, height, width) = region.settings, rgb.shape
     gain, weight = settings.speaking(exact=region.exact)
     if not gain:
@@ -254,7 +255,7 @@ def _mean(planes: Tensor, side: int) -> Tensor:
 
 
 def _moved(settings: Anchoring, posterior: Tensor, flow: Flow, box: Tensor) -> Tensor:
-    """What moves with the region is more likely it, what stands still around it less."""
+    """Raise the probability of places that move with the region, and lower that of still places around it."""
     evidence = motion_evidence(flow, posterior)
     near = posterior.clamp(settings.floor, 1 - settings.floor)
     return _posterior_of(near, settings.motion * evidence) * box
