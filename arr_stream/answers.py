@@ -1,4 +1,4 @@
-"""What is told of an answer, wherever it is told: the cells that it rested on, and the name of the model."""
+"""Parts of an answer that every output reports: the cells that it rested on, and the name of the model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from arr_stream.plain_text import redact_url
 from arr_stream.types import FloatArray, IntArray
 
 TOLD_SHARE = 0.9
-"""Cells that carry this much of an answer's attention are told of."""
+"""Share of an answer's attention that the reported cells carry."""
 MOST_TOLD_CELLS = 100
-"""At most so many cells are told of; a memory may hold thousands."""
+"""Most cells reported per answer; a memory may hold thousands."""
 
 
 def most_attended(cells: FloatArray, share: float = TOLD_SHARE, most: int = MOST_TOLD_CELLS) -> IntArray:

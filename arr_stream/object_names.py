@@ -160,11 +160,11 @@ _LONGEST = max(len(name.split()) for name in TERMS)
 
 
 def object_at(words: Sequence[str], at: int) -> tuple[ObjectTerm | None, int]:
-    """Return the object that the words name from one on, and how many of them do; the longest name counts."""
+    """Return the object named from a word on, and its length in words; the longest name counts."""
     for count in range(min(_LONGEST, len(words) - at), 0, -1):
         name = " ".join(words[at : at + count])
         for single in _singulars(name):
-            # The plural alone of a colour's name is a thing.
+            # Only the plural of a colour's name is a thing.
             if single in TERMS and name != "orange":
                 return replace(TERMS[single], word=name), count
     return None, 0
@@ -184,6 +184,6 @@ def _singulars(name: str) -> Iterator[str]:
 
 @lru_cache(1024)
 def nearest(word: str) -> str | None:
-    """Return the known name that a word is most like, None where it is like none."""
+    """Return the known name most similar to a word; None without a similar one."""
     near = difflib.get_close_matches(word, TERMS, n=1, cutoff=0.75)
     return near[0] if near else None

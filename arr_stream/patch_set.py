@@ -1,4 +1,4 @@
-"""What the choice for one frame is, and what a model made of it: what consumers are handed with each frame."""
+"""Selection of one frame, and a model's use of it: the records that consumers get with each frame."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from arr_stream.types import (
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
-    """What one frame added to a model's memory.
+    """Addition of one frame to a model's memory.
 
     Args:
         sent: Tokens given to the model: cells, a finer one as four.
@@ -78,7 +78,7 @@ def _no_indices() -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What a model said about what it had seen.
+    """Answer of a model about the frames that it had seen.
 
     Args:
         question: As it was asked.

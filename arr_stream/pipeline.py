@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from arr_stream.relevance.semantic import SemanticSpace
 
 LEADING = 0.5
-"""Relevance of the best cell from which on the choice follows the question, and hardly what is written elsewhere."""
+"""Peak relevance above which the query dominates, and unrelated text in the scene is mostly ignored."""
 _SCORED_PLANES = frozenset((5, 8, 10, TEXT, *range(HISTORY + 1, len(CHANNELS))))
 """First channels of the planes that scores are made of."""
 
@@ -89,7 +89,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellValues:
-    """What the choice is made from, a few numbers a cell; on a device as well as on the host.
+    """Inputs of the selection, a few numbers per cell; on a device as well as on the host.
 
     Args:
         relevance: To the queries.
@@ -115,7 +115,7 @@ class CellValues:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Evidence:
-    """What the cells of a frame are judged by: `see_figure` and `QueryContext` say what most of it is.
+    """Inputs of the scores of a frame's cells; `see_figure` and `QueryContext` document most of them.
 
     Args:
         planes: Those that scores are made of; None where regions are scored first.
@@ -148,7 +148,7 @@ class _Evidence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judged:
-    """What is found in the cells of a frame: see `CellValues`; and what the figure and the scorers keep."""
+    """Scores of a frame's cells, see `CellValues`; and the state that the figure and the scorers keep."""
 
     figure: Figure
     moving: Array
@@ -166,7 +166,7 @@ def change_of_cells(change: Array, known: Array, grid: Grid) -> Change:
 
 
 def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
-    """What moves, what is asked for, and what else speaks for each cell."""
+    """Compute motion, the answers to the queries and the scores of each cell."""
     figure, moving = see_figure(seen.figure, seen.eighth, seen.detail, seen.motion, seen.flow)
     yield "figure"
     ways = seen.text_way, seen.embedding_way, seen.object_way
@@ -196,16 +196,7 @@ def _moved(
     greys: tuple[Array, Array],
     elapsed_seconds: Array | None,
 ) -> tuple[Carried, Background, Array, Array]:
-    """Carry what is remembered to the present frame, and see what moves: see `motion_evidence`.
-
-    Args:
-        before: On the frame before.
-        flow: To that.
-        keyframe: Which of the ways that are carried leads to the keyframe in use; None before there is one.
-        background: Of the frames before.
-        greys: Lightness of this frame at a quarter and an eighth of the texture's size.
-        elapsed_seconds: `[1, 1]` since the background was last updated; None to compare with it alone.
-    """
+    """Carry the state to the current frame, and compute its motion: see `motion_evidence`."""
     now = carried(before, flow)
     way = None if keyframe is None else now.ways[keyframe]
     return now, *motion_evidence(background, greys, flow, way, elapsed_seconds)
@@ -213,7 +204,7 @@ def _moved(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """What was asked of the last frame, and where it was found."""
+    """Queries of the last frame, and the relevance of its places to them."""
 
     queries: tuple[Query, ...]
     relevance: QueryRelevance
@@ -224,13 +215,13 @@ class _Asked:
         return np.where(np.isin(self.relevance.query, gone), self.relevance.combined, 0).astype(np.float32)
 
     def led(self, queries: Sequence[Query]) -> bool:
-        """Whether these were asked, and answered so well that the choice followed them."""
+        """Return whether these queries were active, and answered so well that the selection followed them."""
         return queries == self.queries and bool(self.relevance.best.max(initial=0.0) >= LEADING)
 
 
 @dataclass(slots=True)
 class _State:
-    """What is remembered of a stream while its frames keep one size."""
+    """State of a stream while its frames keep one size."""
 
     grid: Grid
     tokens: int
@@ -299,14 +290,7 @@ class Pipeline:
         self._notices = self._ask_model()
 
     def configure(self, settings: Settings) -> None:
-        """Take other settings from the next frame on.
-
-        What makes keyframes stays as it is: `keyframes.clusters`, `embeddings`, `text` and `objects`, `clip`, `sam` and
-        `models` belong to the provider and the encoder that the pipeline was made with.
-
-        Raises:
-            BudgetError: The budget does not fit the present frame's grid.
-        """
+        """Use other settings from the next frame on."""
         if settings.grid != self._settings.grid:
             self._state = None
         if self._state is not None:
@@ -356,7 +340,7 @@ class Pipeline:
         self._texts = tuple(query.detected(self.labels) for query in queries if isinstance(query, TextQuery))
 
     def _ask_model(self) -> tuple[str, ...]:
-        """Encode what is asked of the model; notices about it."""
+        """Encode the queries that the model scores; return notices about them."""
         return () if self._space is None else self._space.ask(self.phrases)
 
     def _needed_parts(self) -> frozenset[PartName]:
@@ -589,7 +573,7 @@ class Pipeline:
         return motion
 
     def _hand_over(self, state: _State) -> None:
-        """What the last frame was asked, and this one is not, joins the history where it was found."""
+        """Add the relevance to queries of the last frame that are no longer active to the history."""
         if state.asked is not None and state.asked.queries != self._queries:
             about = state.asked.given_up(self._queries)
             if about.any():
@@ -598,7 +582,7 @@ class Pipeline:
     def _refresh(
         self, state: _State, look: FrameLook, frame: Frame, *, size_changed: bool, cut: bool
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
-        """Ask for generation when it is due, and take in what has arrived; reason and notices."""
+        """Request generation when it is due, and store arrived results; return reason and notices."""
         # A device tells of its confidence at the end of a frame: to read it now would be to wait.
         trust = float(state.cache.trust) if self._device.on_host else state.confidence
         needed = self._needed_parts()
@@ -639,7 +623,7 @@ class Pipeline:
     def _evidence(
         self, state: _State, texture: Texture, look: FrameLook, motion: Array, flow: Flow | None, frame: Frame
     ) -> tuple[QueryInput, _Evidence]:
-        """What scorers see on the host, and what cells are judged by."""
+        """Return the scorers' input on the host, and the inputs of the cells' scores."""
         cache, device, settings = state.cache, self._device, self._settings
         assert state.background is not None
         selection = settings.selection
@@ -669,7 +653,7 @@ class Pipeline:
         )
 
     def _value(self, state: _State, judged: _Judged) -> CellValues:
-        """What the choice is made from, on the host."""
+        """Return the inputs of the selection, on the host."""
         state.figure = judged.figure
         values = CellValues(
             judged.relevance,
@@ -715,7 +699,7 @@ class Pipeline:
         return choice, seen.send(choice.chosen, eighth_grey, values.difference, whole=new_scene)
 
     def _remember(self, state: _State, frame: Frame, look: FrameLook, relevance: Array, choice: Choice) -> None:
-        """What the next frame will know of this one."""
+        """Store the state that the next frame needs."""
         selected = np.zeros((state.grid.rows, state.grid.columns), np.float32)
         fine = choice.chosen.level <= 0
         selected[choice.chosen.rows[fine], choice.chosen.columns[fine]] = 1

@@ -1,4 +1,4 @@
-"""What the parts hand to each other: small frozen records that check themselves once, when made.
+"""Types that the parts exchange: small frozen records that check themselves once, when made.
 
 Three frames of reference occur, and names say which one is meant:
 
@@ -34,7 +34,7 @@ _FINER_FROM = 1.4
 
 
 def span_cells(level: IntArray) -> IntArray:
-    """Side, in fine cells, of what each level of detail covers; a finer one covers its cell."""
+    """Return the side of each level of detail in fine cells; a finer one covers its cell."""
     return np.left_shift(1, np.maximum(level, 0)).astype(np.int32)
 
 
@@ -158,7 +158,7 @@ class Clusters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedding:
-    """What every place of a frame is, as vectors.
+    """Vectors that describe every place of the frame.
 
     Args:
         values: `[D, h, w]` float32, at most about two samples a cell. In a joint space the vectors have unit length and
