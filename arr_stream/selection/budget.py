@@ -39,9 +39,9 @@ def budget_tokens(budget: str, cells: int) -> int:
     return min(tokens, cells)
 
 
-def fitted_tokens(budget: str, cells: int) -> int:
-    """Return `budget_tokens`, or the number of cells of a grid that is smaller than the budget."""
-    try:
-        return budget_tokens(budget, cells)
-    except BudgetError:
-        return cells
+def budget_notice(budget: str, cells: int) -> str | None:
+    """Return what to say where a number of tokens is more than the grid has; None otherwise."""
+    text = budget.strip()
+    if not text.isdecimal() or int(text) <= cells:
+        return None
+    return f"budget {text}: a frame has {cells} cells, and all of them are chosen"

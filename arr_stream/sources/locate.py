@@ -7,6 +7,7 @@ import glob
 import re
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
@@ -21,6 +22,8 @@ _PICTURE_SUFFIXES = {".bmp", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".
 
 Content = Literal["picture", "animation", "heif", "heif sequence", "media", "unknown"]
 _MOST_CHUNKS = 1000
+_MOST_JPEG_BYTES = 4 << 20
+"""Part of a file in which the second picture of Motion JPEG is looked for."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -118,8 +121,7 @@ def content_of(path: Path) -> Content:
     """Return the kind of content that a file's first bytes show, regardless of its name.
 
     `picture` is JPEG, PNG, WebP or AVIF; `animation` is WebP or AVIF with several frames; `media` is for FFmpeg,
-    including
-    GIF and APNG.
+    including GIF, APNG and Motion JPEG.
     """
     try:
         with path.open("rb") as file:
@@ -129,8 +131,7 @@ def content_of(path: Path) -> Content:
     except OSError:
         return "unknown"
     if head.startswith(b"\xff\xd8\xff"):
-        # Motion JPEG is one JPEG after the other.
-        return "media" if path.suffix.lower() in (".mjpeg", ".mjpg") else "picture"
+        return "picture" if path.suffix.lower() in _PICTURE_SUFFIXES or not _is_motion_jpeg(path) else "media"
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "animation" if head[12:16] == b"VP8X" and head[20:21] and head[20] & 2 else "picture"
     if head[4:8] == b"ftyp":
@@ -141,6 +142,13 @@ def content_of(path: Path) -> Content:
         (b"GIF8", b"\x1aE\xdf\xa3", b"RIFF", b"OggS", b"FLV", b"\0\0\1\xba", b"\x30\x26\xb2\x75")
     )
     return "media" if is_media or is_quicktime or is_transport_stream else "unknown"
+
+
+def _is_motion_jpeg(path: Path) -> bool:
+    """Return True if one JPEG follows another, as thumbnails inside a JPEG do not."""
+    with suppress(OSError), path.open("rb") as file:
+        return b"\xff\xd9\xff\xd8\xff" in file.read(_MOST_JPEG_BYTES)
+    return False
 
 
 def _is_apng(file: IO[bytes]) -> bool:

@@ -94,7 +94,7 @@ def _open_gaze(scratch: Path) -> Run:
 
 def _open_queries(scratch: Path) -> Run:
     from arr_stream.relevance.query import parse_region, parse_text
-    from arr_stream.selection.budget import budget_tokens, fitted_tokens
+    from arr_stream.selection.budget import budget_tokens
 
     def run(data: bytes) -> str:
         kind, text = data[:1], data[2:].decode("utf-8", "surrogateescape")
@@ -105,7 +105,7 @@ def _open_queries(scratch: Path) -> Run:
                 raise AssertionError(f"a region of {region.xywh}")
             return "region"
         if kind == b"b":
-            if not 1 <= fitted_tokens(text, 220) <= 220 or not 1 <= budget_tokens(text, 220) <= 220:
+            if not 1 <= budget_tokens(text, 220) <= 220:
                 raise AssertionError(f"budget {text!r}")
             return "budget"
         query = parse_text(text)
