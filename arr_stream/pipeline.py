@@ -196,7 +196,16 @@ def _moved(
     greys: tuple[Array, Array],
     elapsed_seconds: Array | None,
 ) -> tuple[Carried, Background, Array, Array]:
-    """Carry the state to the current frame, and compute its motion: see `motion_evidence`."""
+    """Carry the state to the current frame, and compute its motion: see `motion_evidence`.
+
+    Args:
+        before: On the frame before.
+        flow: To that.
+        keyframe: Which of the ways that are carried leads to the keyframe in use; None before there is one.
+        background: Of the frames before.
+        greys: Lightness of this frame at a quarter and an eighth of the texture's size.
+        elapsed_seconds: `[1, 1]` since the background was last updated; None to compare with it alone.
+    """
     now = carried(before, flow)
     way = None if keyframe is None else now.ways[keyframe]
     return now, *motion_evidence(background, greys, flow, way, elapsed_seconds)
@@ -290,7 +299,14 @@ class Pipeline:
         self._notices = self._ask_model()
 
     def configure(self, settings: Settings) -> None:
-        """Use other settings from the next frame on."""
+        """Use other settings from the next frame on.
+
+        What makes keyframes stays as it is: `keyframes.clusters`, `embeddings`, `text` and `objects`, `clip`, `sam` and
+        `models` belong to the provider and the encoder that the pipeline was made with.
+
+        Raises:
+            BudgetError: The budget does not fit the present frame's grid.
+        """
         if settings.grid != self._settings.grid:
             self._state = None
         if self._state is not None:

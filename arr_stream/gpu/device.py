@@ -1,4 +1,9 @@
-"""Torch device of the frame loop: each frame is uploaded once, and a few numbers per cell are read back at its end."""
+"""Torch device of the frame loop: each frame is uploaded once, and a few numbers per cell are read back at its end.
+
+Pictures, channels, flow and queries stay there. Two things come back: the change of colours, which the host awaits
+while the device already searches the flow (whether the scene was cut decides what is carried), and what cells are
+chosen from. Nothing else waits for the device.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,18 @@ R = TypeVar("R")
 
 
 class TorchDevice:
-    """Device on which `Pipeline` works with tensors; see `motion.device.Device`."""
+    """Device on which `Pipeline` works with tensors; see `motion.device.Device`.
+
+    Args:
+        name: Such as `cuda`, or `cpu`, which tests use.
+        graphs: Capture the steps as CUDA graphs; on a CPU there are none.
+
+    Attributes:
+        fetched_bytes: What came back for the last fetch.
+
+    Raises:
+        BackendUnavailable: A CUDA device was asked for and torch can use none.
+    """
 
     on_host = False
 

@@ -206,7 +206,11 @@ class Flat:
 
 
 class Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Recorder of tensors that operations read but did not make, and that a graph would therefore miss."""
+    """Recorder of tensors that operations read but did not make, and that a graph would therefore miss.
+
+    Attributes:
+        found: Those tensors, inputs of the step among them.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -76,7 +76,13 @@ class SamClusterer:
         )
 
     def cluster(self, picture: KeyframeInput) -> Clusters:
-        """Return the model's regions at a quarter of the texture; places without a mask form one more."""
+        """Return the model's regions at a quarter of the texture; places without a mask form one more.
+
+        `Clusters.method` says when the model found nothing; the frame is one region then.
+
+        Raises:
+            KeyframeFailed: The model gave values that are not numbers.
+        """
         found = self._generator.generate(_at_most(picture.frame.rgb, self._longest_px))
         masks = (np.asarray(self._rle_to_mask(mask["segmentation"]), np.bool_) for mask in found)
         labels = labels_from_masks(masks, picture.quarter_hw)

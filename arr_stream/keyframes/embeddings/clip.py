@@ -112,7 +112,11 @@ class ClipTextEncoder:
             return max(len(self._tokenizer.encode(template.format(text))) for template in self._templates)
 
     def encode(self, texts: Sequence[str]) -> FloatArray:
-        """Return `[N, D]` float32 of unit length; text beyond the context is cut off."""
+        """Return `[N, D]` float32 of unit length; text beyond the context is cut off.
+
+        Raises:
+            WeightsInvalid: The model gives values that are not numbers.
+        """
         with self._lock:
             vectors = [self._cached(text) for text in texts]
             return np.stack(vectors) if vectors else np.zeros((0, len(self._cached(""))), np.float32)
