@@ -1,8 +1,8 @@
 """The torch implementation of the loop's pixel primitives, and the device that runs its steps.
 
-Every module mirrors one that works by OpenCV and equals it within the tolerances that its tests state. All of it runs
+Every module mirrors one based on OpenCV and equals it within the tolerances that its tests state. All of it runs
 on a CPU too. Nothing here waits for the device: shapes follow from shapes alone, never from values, so that a step can
-be captured once as a CUDA graph and replayed. To import the package is to register its primitives.
+be captured once as a CUDA graph and replayed. Importing the package registers its primitives.
 """
 
 from arr_stream.gpu import flow, pixels, visual

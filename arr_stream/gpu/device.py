@@ -1,8 +1,8 @@
-"""Torch device of the frame loop: each frame is uploaded once, and a few numbers per cell are read back at its end.
+"""The frame loop's steps on a torch device: a frame goes up once, and a few numbers a cell come back at its end.
 
-Pictures, channels, flow and queries stay there. Two things come back: the change of colours, which the host awaits
-while the device already searches the flow (whether the scene was cut decides what is carried), and what cells are
-chosen from. Nothing else waits for the device.
+Pictures, channels, flow and queries stay there. Two things come back: the change of colours, for which the host
+waits while the device already searches the flow (a cut decides what is carried), and the inputs of the selection.
+Nothing else waits for the device.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ R = TypeVar("R")
 
 
 class TorchDevice:
-    """Device on which `Pipeline` works with tensors; see `motion.device.Device`.
+    """Torch device of a `Pipeline`; see `motion.device.Device`.
 
     Args:
         name: Such as `cuda`, or `cpu`, which tests use.
         graphs: Capture the steps as CUDA graphs; on a CPU there are none.
 
     Attributes:
-        fetched_bytes: What came back for the last fetch.
+        fetched_bytes: Size of the last fetch.
 
     Raises:
-        BackendUnavailable: A CUDA device was asked for and torch can use none.
+        BackendUnavailable: A CUDA device was requested and torch finds none.
     """
 
     on_host = False
@@ -63,18 +63,18 @@ class TorchDevice:
 
     @property
     def captures(self) -> int:
-        """CUDA graphs that are held."""
+        """Number of cached CUDA graphs."""
         return sum(step.captures for step in self._steps.values())
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        # Convolutions use full float32, as matrix products do: TF32 rounding would change the selection.
+        # TF32 rounding in convolutions would change the selection.
         exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if self._device.type == "cuda" else None
         with torch.no_grad(), exact or nullcontext():
             yield
 
     def upload(self, rgb: ByteArray) -> Tensor:
-        """A copy on the device; through one pinned buffer a size, so a frame must be done before the next one comes."""
+        """Copy to the device through one pinned buffer a size; a frame must finish before the next upload."""
         if self._device.type == "cpu":
             return torch.from_numpy(np.array(rgb))
         if self._pinned is None or self._pinned.shape != rgb.shape:
@@ -103,7 +103,7 @@ class TorchDevice:
         return result
 
     def fetch(self, value: R) -> Callable[[], R]:
-        """Fetch the value as one row of float32, in which whole numbers up to 2**24 are exact."""
+        """Transfer as one row of float32, in which whole numbers up to 2**24 are exact."""
         tensors: list[Tensor] = []
         form = flatten(value, tensors)
         row = torch.cat([tensor.reshape(-1).float() for tensor in tensors])
@@ -143,7 +143,7 @@ class TorchDevice:
 
 
 def _as_tensor(values: ByteArray) -> Tensor:
-    """Return a read-only view, without torch's warning about arrays that are not writable."""
+    """Return a read-only view, without torch's warning about read-only arrays."""
     values = np.ascontiguousarray(values)
     interface = {**values.__array_interface__, "data": (values.ctypes.data, False)}
     return torch.from_numpy(np.asarray(SimpleNamespace(__array_interface__=interface, values=values)))
@@ -151,7 +151,7 @@ def _as_tensor(values: ByteArray) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _in_one(step: Callable[..., Generator[str, None, Any]]) -> Callable[..., Any]:
-    """Return a step in stages as one function: the host cannot time stages on a device."""
+    """Combine the stages of a step into one function, since the host cannot time them on a device."""
 
     @wraps(step)
     def whole(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Flow on a device: searched there, or found on the host and sent up."""
+"""Optical flow on a device: searched there, or uploaded from the host."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _CELL_PX_OF_HALF = 16
 
 
 class DeviceFlow:
-    """`motion.torch_flow` on pictures that are on the device.
+    """Estimator that runs `motion.torch_flow` on the device.
 
     Args:
         preset: A key of `motion.torch_flow.PRESETS`.
-        run: Runs a pure function there.
+        run: Runs a pure function on the device.
 
     Attributes:
-        reduction: The search runs on pictures so many times smaller; may be changed between frames.
+        reduction: The search runs on pictures reduced by this factor; may be changed between frames.
     """
 
     def __init__(self, preset: str, run: Callable[..., Any]) -> None:
@@ -58,11 +58,11 @@ class DeviceFlow:
 
 
 class UploadedFlow:
-    """A host's flow on its way to the device.
+    """Estimator that uploads a flow found on the host.
 
     Args:
-        estimator: Finds it.
-        put: Brings an array there.
+        estimator: Estimator on the host.
+        put: Copies an array to the device.
     """
 
     def __init__(self, estimator: FlowEstimator, put: Callable[..., Array]) -> None:
@@ -93,13 +93,13 @@ class UploadedFlow:
 def estimate(
     previous: Tensor, present: Tensor, hw: tuple[int, int], preset: str = "ultrafast", reduction: int = 1
 ) -> Flow:
-    """Backward flow between two frames, with photometric confidence.
+    """Return the backward flow between two frames, with photometric confidence.
 
     Args:
         previous, present: `[h, w]` float32 lightness in [0, 255].
         hw: Raster of the result; whole fractions of the pictures' size are averaged exactly.
         preset: A key of `motion.torch_flow.PRESETS`.
-        reduction: The search runs on pictures so many times smaller.
+        reduction: The search runs on pictures reduced by this factor.
     """
     if reduction > 1:
         smaller = max(1, present.shape[0] // reduction), max(1, present.shape[1] // reduction)
@@ -112,7 +112,7 @@ def estimate(
 
 @checked_flow.register(Tensor)
 def checked_on_device(previous: Tensor, present: Tensor, offset_px: Tensor) -> Flow:
-    """Check flow as on the host, which rounds to whole grey levels."""
+    """Return a flow with confidence as `motion.flow.checked_flow` does; the host rounds to whole grey levels."""
     if kernels := _kernels(present):
         return Flow(offset_px, *kernels.checked(previous, present, offset_px))
     map_px = source_map(offset_px)
@@ -132,7 +132,7 @@ def camera_parameters_on_device(offset_px: Tensor, weight: Tensor, step: int) ->
 
 
 def _kernels(beside: Tensor) -> ModuleType | None:
-    """Return the module of fused kernels for a tensor on a GPU with Triton; None otherwise, also for fake tensors."""
+    """Return the Triton kernels for a real tensor on a GPU, if Triton is available; not for a fake tensor."""
     return _compiled() if beside.is_cuda and type(beside) is Tensor else None
 
 
@@ -142,7 +142,7 @@ def _compiled() -> ModuleType | None:
 
 
 def _blurred(planes: Tensor) -> Tensor:
-    """`[n, 1, h, w]` by the binomial kernel of 3x3, borders continued."""
+    """Blur `[n, 1, h, w]` by the 3x3 binomial kernel, borders continued."""
     return F.conv2d(F.pad(planes, (1, 1, 1, 1), mode="replicate"), _binomial(planes.device))
 
 

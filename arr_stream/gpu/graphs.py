@@ -1,8 +1,8 @@
-"""Steps of a frame as CUDA graphs: captured once for each form of their input, replayed from then on.
+"""Steps of a frame as CUDA graphs, captured once for each form of their input and then replayed.
 
-A step is a pure function: everything that it reads comes in as arguments and everything that it makes goes out. A
+A step is a pure function: it reads only its arguments and returns all of its results. A
 graph reads and writes fixed memory; arguments are copied in and results out in one launch each, so that callers hold
-ordinary tensors that the next replay does not touch, whatever they do with them.
+ordinary tensors that the next replay does not overwrite.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ WARM_UPS = 2
 
 
 Form = tuple[Any, ...]
-"""Structure of a value apart from its tensors; values of equal forms can share a graph."""
+"""Structure of a value without its tensors; values of equal forms can share a graph.
+
+`(kind, what, parts)`: its type, or None for a constant; a tensor's shape, dtype and device, the constant itself, or a
+mapping's keys; and the forms of its members. Plain tuples, since forms are compared several times a frame.
+"""
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> Form:
-    """The form of a value; its tensors are appended in order.
+    """Return the form of a value; append its tensors in order.
 
     Args:
-        value: Tensors in any nesting of tuples, mappings and dataclasses that have no equality of their own. All else,
-            dataclasses with equality included, is a constant: it must be hashable, and a change of it changes the form.
-        tensors: Takes the tensors.
+        value: Tensors in any nesting of tuples, mappings and dataclasses without equality. Anything else, including
+            dataclasses with equality, is a constant: it must be hashable, and a change of it changes the form.
+        tensors: List that receives the tensors.
 
     Raises:
         TypeError: A constant that cannot be hashed.
@@ -56,7 +60,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Form:
 
 
 def unflatten(form: Form, tensors: Sequence[Any]) -> Any:
-    """The value of a form with these tensors; the opposite of `flatten`."""
+    """Return the value of a form with these tensors; the inverse of `flatten`."""
     return _built(form, iter(tensors))
 
 
@@ -76,7 +80,7 @@ def _built(form: Form, tensors: Iterator[Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def _parts_of(kind: type) -> tuple[str, ...]:
-    """Names of the fields of a dataclass that holds tensors; none of anything else."""
+    """Return the field names of a dataclass without equality; empty for other types."""
     if not is_dataclass(kind) or kind.__eq__ is not object.__eq__:
         return ()
     return tuple(each.name for each in fields(kind) if each.init)
@@ -87,11 +91,10 @@ class _Graph:
     """One capture.
 
     Args:
-        graph: What is replayed.
+        graph: The CUDA graph.
         inputs, outputs: Its fixed memory.
-        form: Of the result.
-        held: What it reads beside its inputs, such as shared tables; it stays where it is even when whoever made it
-            lets go.
+        form: Form of the result.
+        held: Other tensors that it reads, such as shared tables; a reference keeps their memory in place.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -111,15 +114,15 @@ class _Graph:
 class Captured(Generic[P, R]):
     """A pure function on tensors that becomes a CUDA graph when it is called with the same form a second time.
 
-    On a CPU, and where graphs are switched off, it is called as it is. What cannot be captured runs on as it is too,
-    and `notices` says so.
+    On a CPU, or with graphs off, it is called directly. A function that cannot be captured is also called directly, and
+    `notices` reports that.
 
     Args:
         function: Reads nothing but its arguments and constants, never waits for the device, and gives tensors in any
             nesting of tuples, mappings and dataclasses.
-        device: Where it runs.
-        enabled: Capture at all.
-        most: Graphs kept; the one unused for longest goes first.
+        device: Device of the tensors.
+        enabled: Whether to capture.
+        most: Maximum number of graphs; the least recently used one is evicted first.
     """
 
     def __init__(self, function: Callable[P, R], device: torch.device, *, enabled: bool = True, most: int = 8) -> None:
@@ -131,7 +134,7 @@ class Captured(Generic[P, R]):
 
     @property
     def captures(self) -> int:
-        """Graphs that are held."""
+        """Number of cached graphs."""
         return sum(graph is not None for graph in self._graphs.values())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -140,7 +143,7 @@ class Captured(Generic[P, R]):
         tensors: list[Tensor] = []
         form = flatten((args, kwargs), tensors)
         if form not in self._graphs:
-            # Most forms that come once, such as that of a frame with a new keyframe, do not come again soon.
+            # Most rare forms, such as that of a frame with a new keyframe, do not recur soon.
             self._graphs[form] = None
             self._forget_oldest()
             return self._function(*args, **kwargs)
@@ -155,7 +158,7 @@ class Captured(Generic[P, R]):
         return result
 
     def forget(self) -> None:
-        """Let go of all graphs and their memory."""
+        """Free all graphs and their memory."""
         self._graphs.clear()
 
     def _forget_oldest(self) -> None:
@@ -187,10 +190,10 @@ class Captured(Generic[P, R]):
 
 
 class Flat:
-    """A function of any arguments as one of tensors alone.
+    """Wrapper of a function that takes and returns only tensors.
 
     Attributes:
-        form: Of the last result.
+        form: Form of the last result.
     """
 
     def __init__(self, function: Callable[..., Any], form: Form) -> None:
@@ -206,7 +209,7 @@ class Flat:
 
 
 class Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Recorder of tensors that operations read but did not make, and that a graph would therefore miss.
+    """Recorder of external tensors that operations read, which a graph must keep alive.
 
     Attributes:
         found: Those tensors, inputs of the step among them.
@@ -227,7 +230,7 @@ class Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for value in tree_iter(result):
             if isinstance(value, Tensor):
                 self._known.add(value.untyped_storage().data_ptr())
-                # Held until the end, so that no later tensor takes its place and is taken for it.
+                # Keep a reference, so that no later tensor reuses its identity.
                 self._made.append(value)
         return result
 

@@ -1,7 +1,7 @@
 """Steps of flow and of the camera as single GPU kernels, in Triton.
 
-Each gives what `motion.torch_flow` and `motion.camera` give by many small operations: on rasters of a few thousand
-places a GPU's time goes into starting those, not into what they do.
+Each equals many small operations of `motion.torch_flow` and `motion.camera`. On rasters of a few thousand places,
+kernel launches dominate a GPU's time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from arr_stream.motion.flow import CONTRAST_SHARE, FLOOR, NOISE
 
 _BLOCK = 128
 _on_rasters: Any = triton.jit(do_not_specialize=["height", "width", "columns", "count", "first_row", "first_column"])
-"""A kernel that is compiled once for all sizes."""
+"""Decorator of kernels that are compiled once for all sizes."""
 
 
 def _launch(kernel: Any, blocks: tuple[int, ...], *values: Any, BLOCK: int = _BLOCK, **constants: int) -> None:
@@ -27,7 +27,7 @@ def _launch(kernel: Any, blocks: tuple[int, ...], *values: Any, BLOCK: int = _BL
 
 
 def flow_px(previous: Tensor, present: Tensor, preset: str, hw: tuple[int, int]) -> Tensor:
-    """`torch_flow.flow_px`, a dozen kernels a level."""
+    """Return the flow as `torch_flow.flow_px` does, with a dozen kernels a level."""
     chosen = torch_flow.preset_of(preset)
     levels = torch_flow.pyramid(torch.stack([previous, present])[:, None], chosen)
     flow = levels[-1].new_zeros((1, 2, *levels[-1].shape[2:]))
@@ -41,7 +41,7 @@ def flow_px(previous: Tensor, present: Tensor, preset: str, hw: tuple[int, int])
 
 
 def searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:
-    """`[1, 2, h, w]`: a flow moved by the best whole displacements within the radius.
+    """Return a flow `[1, 2, h, w]` moved by the best whole displacements within the radius.
 
     Args:
         level: `[2, 1, h, w]`, the earlier picture and the present one.
@@ -71,7 +71,7 @@ def searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:
 
 
 def refined(level: Tensor, flow: Tensor, rounds: int) -> Tensor:
-    """`[1, 2, h, w]`: a flow drawn to constant brightness and to smoothness, and the median of 3x3 of that."""
+    """Refine a flow `[1, 2, h, w]` towards constant brightness and smoothness, then apply a 3x3 median."""
     height, width = level.shape[2:]
     blocks = (triton.cdiv(height * width, _BLOCK),)
     line = level.new_empty((5, height, width))
@@ -86,7 +86,7 @@ def refined(level: Tensor, flow: Tensor, rounds: int) -> Tensor:
 
 
 def checked(previous: Tensor, present: Tensor, offset_px: Tensor) -> tuple[Tensor, Tensor]:
-    """`[h, w]` each: confidence in a flow and its residual, as `motion.flow.checked_flow` has them."""
+    """Return the confidence and the residual of a flow, `[h, w]` each, as `motion.flow.checked_flow` does."""
     height, width = present.shape
     blocks = (triton.cdiv(height * width, _BLOCK),)
     previous, present, offset_px = previous.contiguous(), present.contiguous(), offset_px.contiguous()
@@ -110,7 +110,7 @@ def checked(previous: Tensor, present: Tensor, offset_px: Tensor) -> tuple[Tenso
 
 
 def camera_parameters(offset_px: Tensor, weight: Tensor, step: int) -> Tensor:
-    """`[3, 2]`, as `motion.camera.camera_parameters`, in one kernel."""
+    """Return `[3, 2]` as `motion.camera.camera_parameters` does, in one kernel."""
     height, width = weight.shape
     rows, columns = (range(side)[every_nth(step, side)] for side in (height, width))
     found = offset_px.new_empty((3, 2))
@@ -138,7 +138,7 @@ def camera_parameters(offset_px: Tensor, weight: Tensor, step: int) -> Tensor:
 
 @triton.jit
 def _sampled(plane, x, y, height, width, within):
-    """A plane `[h, w]` at places between its pixels, linearly, borders continued."""
+    """Sample a plane `[h, w]` linearly between its pixels, borders continued."""
     x = tl.minimum(tl.maximum(x, 0.0), width - 1.0)
     y = tl.minimum(tl.maximum(y, 0.0), height - 1.0)
     left, above = tl.floor(x), tl.floor(y)
@@ -160,7 +160,7 @@ def _soft_sign(plane, middle, row, column, width, scale, within):
 
 @triton.jit
 def _signs_at(plane, row, column, height, width, scale, within):
-    """Soft signs of a place's neighbours above, left, right and below against itself."""
+    """Return soft signs of a place's neighbours above, left, right and below against itself."""
     middle = tl.load(plane + row * width + column, within)
     above = _soft_sign(plane, middle, tl.maximum(row - 1, 0), column, width, scale, within)
     left = _soft_sign(plane, middle, row, tl.maximum(column - 1, 0), width, scale, within)
@@ -171,7 +171,7 @@ def _signs_at(plane, row, column, height, width, scale, within):
 
 @_on_rasters
 def _signs(level, flow, signs, height, width, scale, BLOCK: tl.constexpr):
-    """Compute the signs of the earlier picture, sampled along the flow, and of the current one."""
+    """Compute the soft signs of the earlier picture, sampled along the flow, and of the present one."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
     within = place < area
@@ -201,7 +201,7 @@ def _signs(level, flow, signs, height, width, scale, BLOCK: tl.constexpr):
 
 @_on_rasters
 def _cost(signs, cost, height, width, RADIUS: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute the cost of each displacement at each place: the difference of signs, averaged over a window."""
+    """Compute the mean difference of the signs over a window, for each displacement at each place."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     displacement = tl.program_id(1)
     area = height * width
@@ -222,7 +222,7 @@ def _cost(signs, cost, height, width, RADIUS: tl.constexpr, REACH: tl.constexpr,
 
 @triton.jit
 def _window_size(row, column, height, width, REACH: tl.constexpr):
-    """Count the places of a window that are inside the picture."""
+    """Return the number of a window's places inside the picture."""
     high = tl.minimum(row + REACH, height - 1) - tl.maximum(row - REACH, 0) + 1
     return high * (tl.minimum(column + REACH, width - 1) - tl.maximum(column - REACH, 0) + 1)
 
@@ -239,7 +239,7 @@ def _softmin(
     RADIUS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The flow and the mean displacement by the softmin of the costs."""
+    """Add the mean displacement, by the softmin of the costs, to the flow."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
     within = place < area
@@ -260,7 +260,7 @@ def _softmin(
 
 @triton.jit
 def _blend(level, flow, row, column, height, width, within):
-    """Mean of the earlier picture, brought to the present, and the present one; and their difference."""
+    """Return the mean and the difference of the present picture and the warped earlier one."""
     place = row * width + column
     area = height * width
     x, y = column + tl.load(flow + place, within), row + tl.load(flow + area + place, within)
@@ -270,7 +270,7 @@ def _blend(level, flow, row, column, height, width, within):
 
 @_on_rasters
 def _line(level, flow, line, height, width, smoothness, robust, BLOCK: tl.constexpr):
-    """The line on which brightness stays constant: gradient `[2]`, pull `[2]` and constant `[1]`."""
+    """Compute the line of constant brightness: gradient `[2]`, pull `[2]` and constant `[1]`."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
     within = place < area
@@ -292,7 +292,7 @@ def _line(level, flow, line, height, width, smoothness, robust, BLOCK: tl.conste
 
 @triton.jit
 def _window_mean(plane, row, column, height, width, within, REACH: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute the mean over a window; at the border, over the part inside."""
+    """Return the mean of a window; at the border, of the part inside."""
     total = tl.zeros((BLOCK,), tl.float32)
     for near in tl.static_range((2 * REACH + 1) * (2 * REACH + 1)):
         r, c = row + near // (2 * REACH + 1) - REACH, column + near % (2 * REACH + 1) - REACH
@@ -303,7 +303,7 @@ def _window_mean(plane, row, column, height, width, within, REACH: tl.constexpr,
 
 @_on_rasters
 def _round(flow, line, smoother, height, width, REACH: tl.constexpr, BLOCK: tl.constexpr):
-    """One step to the local mean and to the line of constant brightness."""
+    """Run one smoothing step towards the local mean and the line of constant brightness."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
     within = place < area
@@ -333,7 +333,7 @@ def _column3(plane, above, row, below, column, width, within):
 
 @_on_rasters
 def _median(planes, median, height, width, BLOCK: tl.constexpr):
-    """Compute the median of 3x3, borders continued; see `torch_flow.median3`."""
+    """Compute the 3x3 median, borders continued; see `torch_flow.median3`."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
     within = place < area
@@ -351,7 +351,7 @@ def _median(planes, median, height, width, BLOCK: tl.constexpr):
 
 @triton.jit
 def _blurred(plane, row, column, height, width, within):
-    """Blur by the binomial kernel of 3x3, borders continued."""
+    """Blur by the 3x3 binomial kernel, borders continued."""
     above, below = tl.maximum(row - 1, 0), tl.minimum(row + 1, height - 1)
     left, right = tl.maximum(column - 1, 0), tl.minimum(column + 1, width - 1)
     upper = _blurred_row(plane + above * width, left, column, right, within)
@@ -367,7 +367,7 @@ def _blurred_row(line, left, column, right, within):
 
 @_on_rasters
 def _difference(previous, present, offset_px, difference, height, width, BLOCK: tl.constexpr):
-    """Compute the difference of the blurred pictures, the previous one sampled along the flow."""
+    """Compute the difference of the blurred pictures, with the previous one sampled along the flow."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     within = place < height * width
     row, column = place // width, place % width
@@ -399,7 +399,7 @@ def _confidence(
     floor,
     BLOCK: tl.constexpr,
 ):
-    """Compute confidence and residual: the share of the difference that the local contrast does not explain."""
+    """Compute confidence and residual from the difference, relative to the local contrast."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     within = place < height * width
     row, column = place // width, place % width
@@ -422,7 +422,7 @@ def _confidence(
 
 @triton.jit
 def _middle(values, within, count):
-    """Return the larger of the two middle values, found bit by bit from the highest."""
+    """Return the upper median, by a search over its bits from the highest."""
     bits = values.to(tl.int32, bitcast=True)
     # Whole numbers in the order of the floats.
     keys = tl.where(bits < 0, ~bits, bits ^ -2147483648).to(tl.uint32, bitcast=True)

@@ -1,7 +1,7 @@
-"""Operations of `arr_stream.texture.pixels` on tensors.
+"""Torch version of `arr_stream.texture.pixels`, which uses OpenCV.
 
-Every reduced picture holds whole numbers from 0 to 255, rounded as OpenCV rounds 8-bit pictures, so that what a
-threshold decides further on (edges) falls out the same on both paths.
+Every reduced picture holds whole numbers from 0 to 255, rounded as OpenCV rounds 8-bit pictures, so that later
+thresholds (edges) give the same result on both paths.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def picture_hw(picture: Tensor) -> tuple[int, int]:
 
 @pixels.reduced.register(Tensor)
 def reduced(picture: Tensor, size_wh: tuple[int, int]) -> Tensor:
-    """`[3, H, W]` or `[H, W]` contiguous float32, whole numbers in [0, 255]; pixels `[h, w, 3]` are taken as well."""
+    """Return `[3, H, W]` or `[H, W]` contiguous float32, whole numbers in [0, 255]; accepts pixels `[h, w, 3]` too."""
     if picture.dim() == 2:
         return _reduced(picture[None], size_wh)[0]
     return _reduced(picture_planes(picture), size_wh)
@@ -57,12 +57,12 @@ def _reduced(planes: Tensor, size_wh: tuple[int, int]) -> Tensor:
 
 
 def halved(planes: Tensor) -> Tensor:
-    """`[C, h, w]` to `[C, h / 2, w / 2]`: means of 2x2, rounded half up; both sides are even."""
+    """Reduce `[C, h, w]` to `[C, h / 2, w / 2]`: means of 2x2, rounded half up; both sides are even."""
     return F.avg_pool2d(planes, 2).add_(0.5).floor_()
 
 
 def _along(planes: Tensor, axis: int, size: int) -> Tensor:
-    """Compute means along an axis over the exact extent of each pixel, partial samples weighted by their share."""
+    """Average along an axis over the exact extent of each pixel, with fractional weights."""
     index, weight = _area_taps(planes.shape[axis], size, planes.device)
     shape = (-1, 1) if axis == 1 else (-1,)
     total = planes.index_select(axis, index[0]).mul_(weight[0].view(shape))
@@ -73,7 +73,7 @@ def _along(planes: Tensor, axis: int, size: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _area_taps(samples: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return for each of `size` pixels the samples that it covers, `[taps, size]`, and their shares, which sum to 1."""
+    """Return the samples that each of `size` pixels covers, `[taps, size]`, and their shares, which sum to 1."""
     scale = samples / size
     start = torch.arange(size, dtype=torch.float64) * scale
     first = start.floor()
@@ -165,7 +165,7 @@ def _sampled_nearest(planes: Tensor, map_px: Tensor) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _normaliser(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the map from pixel positions `(x, y)` to the coordinates of `grid_sample`."""
+    """Return scale and shift from pixel positions `(x, y)` to coordinates of `grid_sample`."""
     size_wh = torch.tensor([hw[1], hw[0]], dtype=torch.float32, device=device)
     return 2 / size_wh, 1 / size_wh - 1
 
@@ -194,7 +194,7 @@ def affine(places: Tensor, slopes: Tensor, base: Tensor) -> Tensor:
 
 @pixels.solved.register(Tensor)
 def solved(matrix: Tensor, right: Tensor) -> Tensor:
-    """Solve without reading the result, which would wait for the device: three equations by cofactors."""
+    """Solve three equations by cofactors, without a check of the result, which would wait for the device."""
     if len(matrix) != 3:
         factor, _ = torch.linalg.cholesky_ex(matrix)
         return torch.cholesky_solve(right, factor)
@@ -216,12 +216,12 @@ def box_means(*planes: Tensor, side_px: int) -> tuple[Tensor, ...]:
 
 
 def window_means(planes: Tensor, side_px: int) -> Tensor:
-    """`[C, h, w]`: means of square windows of an odd side, the picture mirrored at its rim."""
+    """Return `[C, h, w]`: means of square windows of an odd side, the picture mirrored at its rim."""
     return F.avg_pool2d(reflected(planes, side_px // 2), side_px, stride=1)
 
 
 def reflected(planes: Tensor, margin: int) -> Tensor:
-    """Planes `[C, h, w]` with a margin that mirrors them; continued where they are narrower than that."""
+    """Pad planes `[C, h, w]` by reflection, or by replication if they are too narrow for that."""
     mode = "reflect" if min(planes.shape[1:]) > margin else "replicate"
     return F.pad(planes[None], (margin, margin, margin, margin), mode=mode)[0]
 

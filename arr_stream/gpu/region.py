@@ -1,7 +1,7 @@
 """Region tracking on a device: `motion/anchor.py` on tensors.
 
-What is learned on the frame where the region is given is learned once, on the host, by the same code. From then on the
-region is followed on the device, where every place is classified: the host's windows, lattices and halved rows, which
+The host learns the classifier once, on the frame where the region is given, with the same code. The device then
+tracks the region and classifies every place: the host's windows, lattices and halved rows, which
 save work there, would only cost time here.
 """
 
@@ -29,18 +29,18 @@ _LEAST_AGREEMENT = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceRegion:
-    """State of a region, at a quarter of the texture's size.
+    """Current state of a region, at a quarter of the texture's size.
 
     Args:
         posterior: `[h, w]` in [0, 1].
-        known: `[h, w]`, the same on the last frame on which it could be followed.
+        known: `[h, w]`, the posterior on the last frame on which the region was tracked.
         area_px: `[]`, sum of the posterior on the first frame.
         weights: `[13, hidden]`, the classifier's random features over twelve cues and a constant.
-        beta: `[hidden + 1]`, what it learned.
-        settings: How strongly each part speaks.
-        exact: It was given as the object itself.
-        first: `[h, w]`, an exact mask as it was given; None for others, and after a cut.
-        way: Back to the frame that it was given on; None on that frame.
+        beta: `[hidden + 1]`, its learned coefficients.
+        settings: Weights of the tracker's parts.
+        exact: True if the region was given as an exact mask.
+        first: `[h, w]`, the given exact mask; None for other regions, and after a cut.
+        way: Backward flow to the frame of that mask; None on that frame.
     """
 
     posterior: Tensor
@@ -55,7 +55,7 @@ class DeviceRegion:
 
     @classmethod
     def learned(cls, tracker: RegionTracker, device: torch.device) -> DeviceRegion:
-        """Return the state that a tracker has just learned on the host."""
+        """Return the region of a tracker that has just learned it on the host."""
         model, settings = tracker.model, tracker.settings
         weights = np.zeros((13, settings.hidden), np.float32) if model is None else model.weights
         beta = np.zeros(settings.hidden + 1, np.float32) if model is None else model.beta
@@ -67,7 +67,7 @@ class DeviceRegion:
         return cls(posterior, posterior, area_px, weighed, learned, settings, tracker.exact, first)
 
     def follow(self, rgb: Tensor, flow: Flow | None) -> DeviceRegion:
-        """The region on the next frame.
+        """Return the region on the next frame.
 
         Args:
             rgb: `[3, h, w]` float32 in [0, 255].
@@ -80,7 +80,7 @@ class DeviceRegion:
         return replace(self, way=flow if self.way is None else compose(self.way, flow))._moved(rgb, flow)
 
     def relevance(self) -> Tensor:
-        """Return `[h, w]` in [0, 1]: the posterior with a faint halo, which ranks the surroundings if it is covered."""
+        """Return the posterior `[h, w]` in [0, 1] with a faint halo, which ranks surroundings during an occlusion."""
         posterior, hedge = self.posterior, self.settings.hedge
         if self.exact or not hedge:
             return posterior
@@ -103,8 +103,7 @@ class DeviceRegion:
         return replace(self, posterior=posterior, known=torch.where(there, self.posterior, self.known))
 
     def _sought(self, rgb: Tensor) -> DeviceRegion:
-        """Return the region after a cut: at its last place, if that looks the same (a flash, or the return from a
-        cutaway)."""
+        """Return the last known region after a cut, if its place looks the same (a flash, or back from a cutaway)."""
         prior = window_means(self.known[None], 9)[0] * self.settings.memory
         place, box = _Place.of(self.known), _support(prior)
         posterior, agreement = _judged(self, rgb, prior, torch.zeros_like(prior), place, box)
@@ -130,7 +129,7 @@ class _Place:
         return cls(mass, x, y, spread_x, spread_y)
 
     def axes(self, hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Coordinates of columns and rows, cut at 3 spreads."""
+        """Return coordinates of columns and rows, clipped at 3 spreads."""
         across = (_steps(hw[1], device) - self.x) / self.spread_x
         down = (_steps(hw[0], device) - self.y) / self.spread_y
         return across.clamp(-3, 3), down.clamp(-3, 3)
@@ -148,7 +147,7 @@ def _steps(count: int, device: torch.device) -> Tensor:
 
 
 def _carried(region: DeviceRegion, flow: Flow) -> Tensor:
-    """The prior, `[h, w]`."""
+    """Return the prior `[h, w]`."""
     around, side = _warped(region.posterior, flow)[None], region.settings.blur_px
     if side < 3:
         return around[0]
@@ -159,15 +158,15 @@ def _carried(region: DeviceRegion, flow: Flow) -> Tensor:
 
 
 def _warped(mask: Tensor, flow: Flow) -> Tensor:
-    """Warp a mask `[h, w]` of the earlier frame to the current one; content from outside the frame is unknown."""
+    """Warp a mask `[h, w]` of the earlier frame to the present one; content from outside gets 0."""
     map_px = source_map(resize_offsets(flow.offset_px, (mask.shape[0], mask.shape[1])))
-    # A border of zeros fades places half outside; the sampler would continue the border.
+    # A border of zeros fades content that is half outside; the sampler would continue the border.
     moved: Tensor = remap(F.pad(mask[None], (1, 1, 1, 1)), map_px + 1)
     return moved[0]
 
 
 def _given(region: DeviceRegion) -> Tensor | float:
-    """Return the evidence of the given mask in logits, `[h, w]`."""
+    """Return the given mask's evidence in logits, `[h, w]`."""
     first, way = region.first, region.way
     if first is None or way is None:
         return 0.0
@@ -177,7 +176,7 @@ def _given(region: DeviceRegion) -> Tensor | float:
 
 
 def _bordered(settings: Anchoring, posterior: Tensor, rgb: Tensor) -> Tensor:
-    """The posterior with its border where colours change."""
+    """Return the posterior with its border aligned to colour edges."""
     if settings.border_px < 2:
         return posterior
     found = guided(posterior, rgb, settings.border_px, settings.border_variance)
@@ -185,14 +184,14 @@ def _bordered(settings: Anchoring, posterior: Tensor, rgb: Tensor) -> Tensor:
 
 
 def _support(prior: Tensor) -> Tensor:
-    """`[h, w]` float32, 1 in the rows and columns where the prior is more than negligible and two pixels around."""
+    """Return `[h, w]` float32: 1 in rows and columns where the prior is more than negligible, and two pixels around."""
     held = (prior >= NEGLIGIBLE).float()
     rows, columns = (_filled(held.amax(axis)) for axis in (1, 0))
     return rows[:, None] * columns
 
 
 def _filled(held: Tensor) -> Tensor:
-    """`[n]` 0 or 1: 1 from two before the first 1 to two after the last."""
+    """Return `[n]`, 0 or 1: 1 from two before the first 1 to two after the last."""
     before, after = held.cumsum(0), held.flip(0).cumsum(0).flip(0)
     between = ((before > 0) & (after > 0)).float()
     return F.max_pool1d(between[None], 5, stride=1, padding=2)[0]
@@ -201,7 +200,7 @@ def _filled(held: Tensor) -> Tensor:
 def _judged(
     region: DeviceRegion, rgb: Tensor, prior: Tensor, failure: Tensor, place: _Place, box: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Posterior `[h, w]`, 0 outside the box, and how well the picture agrees, `[]` in [0, 1]."""
+    """Return the posterior `[h, w]`, 0 outside the box, and the picture's agreement, `[]` in [0, 1]."""
     settings = region.settings
     near = prior + (settings.ignorance - prior) * (failure * settings.doubt)
     near = near.clamp(settings.floor, settings.ceiling)
@@ -233,7 +232,7 @@ def _evidence(region: DeviceRegion, rgb: Tensor, place: _Place) -> Tensor:
 
 
 def cue_planes(rgb: Tensor, blurs_px: tuple[int, int]) -> Tensor:
-    """Colour, mean colour of two neighbourhoods and texture; see `motion.appearance.cue_rows`.
+    """Return colour, mean colour of two neighbourhoods and texture; see `motion.appearance.cue_rows`.
 
     Args:
         rgb: `[3, h, w]` float32, whole numbers in [0, 255].
@@ -250,19 +249,19 @@ def cue_planes(rgb: Tensor, blurs_px: tuple[int, int]) -> Tensor:
 
 
 def _mean(planes: Tensor, side: int) -> Tensor:
-    """`[C, h, w]`: mean of a neighbourhood, in whole numbers."""
+    """Return the mean of a neighbourhood, `[C, h, w]`, in whole numbers."""
     return window_means(planes, side).round()
 
 
 def _moved(settings: Anchoring, posterior: Tensor, flow: Flow, box: Tensor) -> Tensor:
-    """Raise the probability of places that move with the region, and lower that of still places around it."""
+    """Raise the posterior of places that move with the region; lower it at still places around."""
     evidence = motion_evidence(flow, posterior)
     near = posterior.clamp(settings.floor, 1 - settings.floor)
     return _posterior_of(near, settings.motion * evidence) * box
 
 
 def motion_evidence(flow: Flow, mask: Tensor) -> Tensor:
-    """`[h, w]` in [-0.5, 1.5]: how much faster than the surroundings a place moves against the camera.
+    """Return `[h, w]` in [-0.5, 1.5]: speed of each place relative to its surroundings, after camera compensation.
 
     See `motion.anchor.motion_evidence`.
     """
@@ -283,7 +282,7 @@ def motion_evidence(flow: Flow, mask: Tensor) -> Tensor:
 
 
 def _gaussian(plane: Tensor, sigma: float) -> Tensor:
-    """`[1, h, w]`, zeros around."""
+    """Blur a plane with zero padding; return `[1, h, w]`."""
     side = round(sigma * 8 + 1) | 1
     kernel = _kernel(side, sigma, plane.device)
     across = F.conv2d(plane[None], kernel[None, None, None, :], padding=(0, side // 2))
@@ -292,5 +291,5 @@ def _gaussian(plane: Tensor, sigma: float) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _kernel(side: int, sigma: float, device: torch.device) -> Tensor:
-    """OpenCV's own taps; a sigma of 0 leaves it to the side."""
+    """Return OpenCV's kernel; a sigma of 0 derives it from the side."""
     return torch.from_numpy(cv2.getGaussianKernel(side, sigma, cv2.CV_32F).ravel()).to(device)

@@ -1,4 +1,4 @@
-"""Channels of the frame's picture on a device; `texture/visual.py` on tensors.
+"""Visual channels of a frame on a device: `texture/visual.py` on tensors.
 
 Filters are kornia's where it makes nothing on the host: a kernel that a filter builds on every call is a copy that
 waits for the device, so Sobel's is made once a device.
@@ -19,9 +19,9 @@ from arr_stream.texture import visual
 from arr_stream.texture.visual import DETAIL_GAIN, EDGE_THRESHOLD
 
 _NOWHERE = 1e6
-"""Coordinate of an edge that is not there; farther than any diagonal, and its square is still exact enough."""
+"""Coordinate of a missing edge; farther than any diagonal, and its square is still exact enough."""
 _TRIALS = 1 << 24
-"""Distances that are tried at a time: 64 MiB held for a moment."""
+"""Distances computed at a time: 64 MiB of temporary memory."""
 
 
 @visual.high_pass.register(Tensor)
@@ -45,7 +45,7 @@ def low_pass(grey: Tensor) -> Tensor:
 
 @visual.edge_distance.register(Tensor)
 def edge_distance(edges: Tensor) -> Tensor:
-    """Euclid's; the 3x3 chamfer distance of the processor is up to a twentieth longer or shorter."""
+    """Return the Euclidean distance; the CPU's 3x3 chamfer distance differs by up to 5%."""
     spread = functional.max_pool2d(edges.amax(dim=0)[None], 3, stride=2, padding=1)[0]
     distance = nearest_distance(spread > EDGE_THRESHOLD)
     return distance.mul_(255 / math.hypot(*distance.shape)).clamp_(max=255)
@@ -68,7 +68,7 @@ def nearest_distance(edges: Tensor) -> Tensor:
 
 
 def _nearest_along(squared: Tensor) -> Tensor:
-    """`[lines, n]` squared distances to edges of the same place, to those of any place of the line."""
+    """Extend squared distances `[lines, n]` to edges at the same place to edges at any place of the line."""
     length = squared.shape[1]
     place = torch.arange(length, device=squared.device, dtype=torch.float32)
     ways = (place[:, None] - place) ** 2
@@ -77,12 +77,12 @@ def _nearest_along(squared: Tensor) -> Tensor:
 
 
 def _rounded_blur(planes: Tensor, window: int) -> Tensor:
-    """`[C, h, w]` means of windows, rounded to whole numbers; borders reflected, or continued where too narrow."""
+    """Return `[C, h, w]` means of windows, rounded to whole numbers; borders reflected, or replicated if too narrow."""
     border = "reflect" if min(planes.shape[1:]) > window // 2 else "replicate"
     return box_blur(planes[None], window, border, separable=False)[0].round_()
 
 
 @lru_cache(maxsize=4)
 def _sobel(device: torch.device) -> Tensor:
-    """`[2, 3, 3]`: derivatives to the right and downwards."""
+    """Return `[2, 3, 3]`: derivatives to the right and downwards."""
     return get_spatial_gradient_kernel2d("sobel", 1).to(device)

@@ -26,25 +26,25 @@ from arr_stream.types import (
 
 PartName = Literal["clusters", "embedding", "text", "objects"]
 PARTS: tuple[PartName, ...] = ("clusters", "embedding", "text", "objects")
-"""Parts of full generation, each made independently: a slow or failed part delays no other."""
+"""Parts of full generation. Each is independent: a slow or failed part delays no other."""
 
 EMBEDDING_CHANNELS = 16
-"""Channels of the texture for an embedding; one in a joint space is projected to them."""
+"""Texture channels of an embedding; an embedding in a joint space is projected to them."""
 
 
 TEXT_READ = 0.35
-"""A keyframe's mask is above this where text was read, and up to it where a place looks like text."""
+"""Threshold of a text mask: larger values mark text that was read, smaller ones text-like places."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextBefore:
-    """Prediction of the text on a frame, from an earlier frame.
+    """Prior knowledge of a frame's text, carried from an earlier frame.
 
     Args:
-        known: Regions of an earlier frame, moved to their places on this one, that look the same.
-        doubtful: The others.
-        new: `[h, w]` bool, on any raster: places that cannot be predicted from the earlier frame.
-        likely: `[H/4, W/4]` in [0, 1]: how text-like places looked on the earlier frame, moved likewise.
+        known: Regions of the earlier frame, warped to this one, whose appearance is unchanged.
+        doubtful: The other regions.
+        new: `[h, w]` bool, at any resolution: places that the earlier frame cannot explain.
+        likely: `[H/4, W/4]` in [0, 1]: text-likeness on the earlier frame, warped to this one.
     """
 
     known: tuple[TextRegion, ...]
@@ -55,10 +55,10 @@ class TextBefore:
 
 @dataclass(frozen=True, eq=False)
 class KeyframeInput:
-    """One frame as the parts of generation see it; reduced pictures, of `W, H = grid.texture_wh`, are made once.
+    """Input of the parts of generation; pictures reduced from `W, H = grid.texture_wh` are made once.
 
     Args:
-        text_before: Text needs to be looked for only where the picture is new; None: everywhere.
+        text_before: Limits the text search to new places; None searches everywhere.
     """
 
     frame: Frame
@@ -67,13 +67,13 @@ class KeyframeInput:
 
     @property
     def quarter_hw(self) -> tuple[int, int]:
-        """`(H/4, W/4)`."""
+        """Quarter size `(H/4, W/4)`."""
         width, height = self.grid.texture_wh
         return height // 4, width // 4
 
     @cached_property
     def quarter_rgb(self) -> ByteArray:
-        """`[H/4, W/4, 3]` uint8."""
+        """Picture at quarter size: `[H/4, W/4, 3]` uint8."""
         width, height = self.grid.texture_wh
         half = resized(self.frame.rgb, (width // 2, height // 2))
         return resized(half, (width // 4, height // 4))
@@ -81,12 +81,12 @@ class KeyframeInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextFinding:
-    """Text found on a frame.
+    """Text in a frame.
 
     Args:
-        mask: `[H/4, W/4]` float32 in [0, 1]: how surely there is text, at a quarter of the texture's size; above
-            `TEXT_READ` for text that was read, up to it for places that only look like text.
-        regions: Regions with text that was read.
+        mask: `[H/4, W/4]` float32 in [0, 1]: confidence of text, at a quarter of the texture's size; above
+            `TEXT_READ` for text that was read, up to it for text-like places.
+        regions: Text that was read.
     """
 
     mask: FloatArray
@@ -95,18 +95,18 @@ class TextFinding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectFinding:
-    """The objects in a frame, highest score first."""
+    """Objects in a frame, highest score first."""
 
     objects: tuple[DetectedObject, ...]
 
 
 class LazyClusters:
-    """Regions that are made once, when they are first read, in the reader's thread.
+    """Regions that are made once, on first access, in the accessing thread.
 
-    It answers to the names of `Clusters`, and a pickle holds what was made.
+    It has the attributes of `Clusters`, and is pickled as `Clusters`.
 
     Raises:
-        KeyframeFailed: On reading: they could not be made; likewise at the next reading.
+        KeyframeFailed: On each access, if making them fails.
     """
 
     def __init__(self, make: Callable[[], Clusters], method: str) -> None:
@@ -132,7 +132,7 @@ class LazyClusters:
         return self.made().count
 
     def made(self) -> Clusters:
-        """The regions themselves."""
+        """Return the regions; make them on the first call."""
         with self._lock:
             if self._made is None:
                 assert self._make is not None
@@ -142,7 +142,7 @@ class LazyClusters:
                     raise
                 except Exception as exc:
                     raise KeyframeFailed(f"clusters: {type(exc).__name__}: {' '.join(str(exc).split())}") from exc
-                # Release the inputs, such as a picture.
+                # Dropping the function frees its inputs, such as a picture.
                 self._made, self._make = made, None
             return self._made
 
@@ -156,12 +156,12 @@ PartValue = Clusters | LazyClusters | Embedding | TextFinding | ObjectFinding
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyframePart:
-    """One part of full generation on one frame; it may reach the pipeline frames later, and without the others.
+    """One part of full generation on one frame; it may arrive some frames later, and without the others.
 
     Args:
-        index: Index of the frame that it was made from.
-        backend: Name of its maker, as in the records.
-        seconds: Duration of generation.
+        index: Index of the source frame.
+        backend: Name of the backend, as in the records.
+        seconds: Time that generation took.
     """
 
     index: int
@@ -172,15 +172,15 @@ class KeyframePart:
 
 
 class Clusterer(Protocol):
-    """Divides a frame into regions."""
+    """Protocol of a method that segments a frame into regions."""
 
     def cluster(self, picture: KeyframeInput) -> Clusters | LazyClusters:
-        """Regions with contiguous ids, the largest first, at any resolution."""
+        """Return regions with contiguous ids, the largest first, at any resolution."""
         ...
 
 
 class Embedder(Protocol):
-    """Describes every place of a frame by a vector."""
+    """Protocol of a dense image encoder."""
 
     @property
     def name(self) -> str:
@@ -188,34 +188,34 @@ class Embedder(Protocol):
         ...
 
     def embed(self, picture: KeyframeInput) -> Embedding:
-        """Vectors of all places, about two samples a cell; places that are alike have a high cosine."""
+        """Return dense vectors, about two samples a cell; similar places have a high cosine similarity."""
         ...
 
 
 class TextEncoder(Protocol):
-    """The other half of an embedder whose space is joint: texts as vectors."""
+    """Protocol of the text encoder that belongs to an embedder with a joint space."""
 
     @property
     def space(self) -> str:
-        """Equal to `Embedding.space` of what its texts can be compared with."""
+        """Name of the joint space, equal to `Embedding.space` of comparable embeddings."""
         ...
 
     @property
     def context_length(self) -> int:
-        """Most tokens of a text, start and end included; the encoder ignores the rest."""
+        """Maximum tokens of a text, start and end included; the encoder ignores the rest."""
         ...
 
     def token_count(self, text: str) -> int:
-        """Tokens of the whole text, start and end included."""
+        """Return the number of tokens of the whole text, start and end included."""
         ...
 
     def encode(self, texts: Sequence[str]) -> FloatArray:
-        """`[N, D]` float32 of unit length."""
+        """Return `[N, D]` float32 of unit length."""
         ...
 
 
 class TextFinder(Protocol):
-    """Finder of text in a frame."""
+    """Protocol of a text detector and reader."""
 
     @property
     def name(self) -> str:
@@ -223,12 +223,12 @@ class TextFinder(Protocol):
         ...
 
     def find(self, picture: KeyframeInput) -> TextFinding:
-        """Places of text with their words."""
+        """Return the places of text with their words."""
         ...
 
 
 class ObjectFinder(Protocol):
-    """Finds objects in a frame."""
+    """Protocol of an object detector."""
 
     @property
     def name(self) -> str:
@@ -241,7 +241,7 @@ class ObjectFinder(Protocol):
 
 
 def resized(picture: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
-    """`[h, w, 3]` uint8, C-contiguous: area average where the picture shrinks, linear where it grows."""
+    """Return `[h, w, 3]` uint8, C-contiguous; uses area averaging to shrink and linear interpolation to enlarge."""
     import cv2
 
     height, width = picture.shape[:2]

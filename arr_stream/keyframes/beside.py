@@ -1,4 +1,4 @@
-"""Keyframes generated on a thread with deterministic results: each arrives at a frame fixed beforehand."""
+"""Deterministic keyframes on a background thread: each arrives after a fixed number of frames."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from arr_stream.keyframes.generate import (
 from arr_stream.threads import one_blas_thread
 
 SCENE_DELAY = 2
-"""Most frames until the first keyframe of a new scene arrives, if there are no queries."""
+"""Largest delay, in frames, of a new scene's keyframe while there is no query."""
 LOOK_DELAYS: Mapping[PartName, int] = {"embedding": 2, "text": 5, "objects": 5}
-"""Frames after which a look between keyframes arrives, at most. Some take longer, and would be waited for."""
+"""Largest delay, in frames, of a request between keyframes; the pipeline waits for slower ones."""
 
 _JOIN_SECONDS = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class _Keyframe:
-    """Pending request.
+    """One pending request.
 
     Args:
-        index: Of its frame.
-        delay: Number of frames until it arrives.
+        index: Index of its frame.
+        delay: Frames after which it arrives.
         window: See `KeyframeRequest`.
-        waiting: Parts not begun yet.
-        begun: Futures of the others.
+        waiting: Parts that are not started.
+        begun: Futures of the started parts.
         told: Outcomes that have arrived.
         age: Frames since the request.
     """
@@ -57,15 +57,15 @@ class _Keyframe:
 
 
 class KeyframesBeside:
-    """`KeyframeProvider` that generates on a thread: the parts of a keyframe arrive some frames later.
+    """A `KeyframeProvider` that generates on a thread; a keyframe's parts arrive a fixed number of frames later.
 
-    If a part is not ready then, the frame waits for it, so that results do not depend on speed. Parts that a query
-    needs arrive at once. All else is begun when the next frame comes: nothing reads it before, and nothing at all after
-    the last frame, or if that frame is of another scene.
+    The pipeline then waits for unfinished parts, so results do not depend on speed. Parts that a query needs
+    (`KeyframeRequest.awaited`) arrive at once. The others start on the next frame: no frame reads them earlier, and
+    none reads them after the last frame or a scene change.
 
     Args:
         generator: Makes the parts; used on one thread at a time.
-        delay: Frames, at least 1; of a new scene at most `SCENE_DELAY`, of a look `LOOK_DELAYS`.
+        delay: Delay in frames, at least 1; capped by `SCENE_DELAY` and `LOOK_DELAYS`.
     """
 
     def __init__(self, generator: KeyframeGenerator, delay: int) -> None:
@@ -77,7 +77,7 @@ class KeyframesBeside:
         self._thread: threading.Thread | None = None
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        """Takes every part; waits for those that are awaited."""
+        """Accept every part; wait for the awaited ones."""
         if request.new_scene:
             for older in self._under_way:
                 older.waiting.clear()
@@ -108,14 +108,14 @@ class KeyframesBeside:
         return arrived
 
     def close(self) -> None:
-        """Cancel pending work and end the thread: at once, unless a library call takes seconds."""
+        """Cancel pending work and end the thread; a library's call in progress can delay this by seconds."""
         atexit.unregister(self.close)
         begun = [outcome for keyframe in self._under_way for outcome in keyframe.begun.values()]
         at_work = [outcome for outcome in begun if not outcome.cancel() and not outcome.done()]
         self._under_way.clear()
         thread, self._thread = self._thread, None
         if thread is not None:
-            # In this order: a thread that has ended its work would be interrupted where nobody expects it.
+            # Interrupt first: a thread past its work would raise where nothing handles it.
             if at_work and thread.ident is not None:
                 _interrupt(thread.ident)
             self._tasks.put(None)
@@ -133,11 +133,11 @@ class KeyframesBeside:
         if parts and self._thread is None:
             self._thread = threading.Thread(target=_work, args=(self._tasks,), name="keyframes", daemon=True)
             self._thread.start()
-            # A library that comes back to an interpreter that has ended aborts the process.
+            # A library that returns to a finalized interpreter aborts the process.
             atexit.register(self.close)
 
     def _finish(self, keyframe: _Keyframe) -> list[Outcome]:
-        """Wait for the parts that were begun."""
+        """Wait for the started parts and return their outcomes."""
         outcomes = [outcome.result() for outcome in keyframe.begun.values()]
         keyframe.begun.clear()
         keyframe.told += outcomes
@@ -145,12 +145,12 @@ class KeyframesBeside:
 
 
 def make_provider(generator: KeyframeGenerator, settings: KeyframeSettings, *, follow: bool = True) -> KeyframeProvider:
-    """Return the provider of keyframes of a video file, by `keyframes.delay`.
+    """Return the keyframe provider of a video file, according to `keyframes.delay`.
 
     Args:
         generator: Makes the parts.
-        settings: The delay, and the interval that it stays below.
-        follow: The pictures follow one another; otherwise a keyframe does not apply to the next picture.
+        settings: The delay and the interval, which limits the delay.
+        follow: Pictures are consecutive frames; False disables the delay, since unrelated pictures share nothing.
     """
     delay = settings.frames_beside if follow else 0
     return KeyframesBeside(generator, delay) if delay else InStepKeyframes(generator)
@@ -163,7 +163,7 @@ def _task(index: int, part: PartName, job: Job, outcome: Future[Outcome]) -> Cal
                 with one_blas_thread():
                     outcome.set_result(make_part(index, part, job))
             except BaseException as exc:
-                # Any exception must reach the frame that waits for the outcome.
+                # A frame may wait for this future, so it must receive every exception.
                 outcome.set_exception(exc)
                 if isinstance(exc, _GivenUp):
                     raise
@@ -178,9 +178,9 @@ def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
 
 
 class _GivenUp(BaseException):
-    """Signal to a thread that its result is no longer needed."""
+    """Cancellation of the thread's work."""
 
 
 def _interrupt(thread: int) -> None:
-    """Let Python code of another thread raise `_GivenUp`, as Ctrl-C does in the first one."""
+    """Raise `_GivenUp` in the Python code of another thread, as Ctrl-C raises in the main thread."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_GivenUp))

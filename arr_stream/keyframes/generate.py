@@ -1,4 +1,4 @@
-"""One keyframe's full generation, and how a pipeline asks for it."""
+"""Full generation of a keyframe, and the interface through which the pipeline requests it."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class KeyframeRequest:
 
     Args:
         parts: Parts to make.
-        awaited: Parts that a query needs for its answer.
-        new_scene: The frame shares nothing with those before: requests for them are obsolete.
-        asked: There are queries: parts that are not awaited only affect the leftover budget, and may arrive late.
+        awaited: Parts that a query needs.
+        new_scene: The frame starts a new scene, so earlier requests are obsolete.
+        asked: There are queries; parts that are not awaited only affect the leftover budget and may arrive late.
         text_before: See `KeyframeInput`.
-        window: A look between keyframes, often at a part cut out of a frame, whose result is due within a few frames.
+        window: A request between keyframes, often for a crop of a frame, whose result is due within a few frames.
     """
 
     frame: Frame
@@ -69,8 +69,8 @@ class KeyframeFailure:
     Args:
         index: Index of the requested frame.
         message: One line: what failed and why.
-        details: Traceback or last words of the worker.
-        parts: Parts that will not arrive.
+        details: Traceback, or the end of the worker's standard error.
+        parts: Parts that failed.
     """
 
     index: int
@@ -82,26 +82,26 @@ class KeyframeFailure:
 Outcome = KeyframePart | KeyframeFailure
 
 Job = Callable[[], tuple[PartValue, str]]
-"""Function that makes one part: returns its value and the name of its maker."""
+"""Function that makes one part: returns its value and the name of its backend."""
 
 
 class KeyframeGenerator(Protocol):
-    """Generator of a keyframe's parts."""
+    """Protocol of a generator of a keyframe's parts."""
 
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
-        """One job for each part that the request wants; any order will do, and threads of their own."""
+        """Return a job for each requested part; jobs may run in any order and on different threads."""
         ...
 
 
 class KeyframeProvider(Protocol):
-    """Source of a pipeline's keyframes; the provider decides whether they are made at once or in the background."""
+    """Source of a pipeline's keyframes; it generates synchronously or in the background."""
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        """Ask for a keyframe; gives the parts that will be made. The others are still busy with an earlier frame."""
+        """Request a keyframe; return the accepted parts. The others are busy with an earlier frame."""
         ...
 
     def collect(self) -> list[Outcome]:
-        """Return the outcomes since the last call, oldest first; never wait."""
+        """Return the outcomes since the last call, oldest first, without waiting."""
         ...
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class KeyframeProvider(Protocol):
 
 
 class StandardGenerator:
-    """Makes each part for which it is given a maker."""
+    """Generator that makes each part for which it has a backend."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class StandardGenerator:
 
 
 class OncePerPicture:
-    """An embedder that others share: the same picture is embedded once, whoever asks first."""
+    """Shared embedder that embeds the same picture only once."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -160,18 +160,18 @@ class OncePerPicture:
 def make_generator(
     settings: Settings, threads: int | None = None, parts: Sequence[PartName] = PARTS
 ) -> StandardGenerator:
-    """Return the generator of the parts that the settings name; models of other parts are not loaded.
+    """Return the generator that the settings describe; loads only the models of `parts`.
 
     Args:
-        settings: Names of the parts and how they work.
-        threads: Threads for the parts that have pools of their own; None for half of the cores, since such pools wait
-            by spinning, at the cost of other work.
-        parts: Only these.
+        settings: Methods of the parts and their options.
+        threads: Threads of the parts with their own thread pools; None for half of the cores, since such pools
+            spin while they wait and slow other work.
+        parts: Parts to make.
 
     Raises:
         BackendUnavailable: A package or weights are missing.
-        WeightsInvalid: Weights that are damaged or of another model.
-        InvalidSetting: A name that does not exist.
+        WeightsInvalid: Weights are damaged or belong to another model.
+        InvalidSetting: A name does not exist.
     """
     threads = threads or max(1, usable_cores() // 2)
     needs_embedder = "embedding" in parts or ("clusters" in parts and settings.keyframes.clusters == "features")
@@ -185,7 +185,7 @@ def make_generator(
 
 
 def needed_weights(settings: Settings) -> tuple[str, ...]:
-    """Return the catalogue's weights that the settings need, without files that they name themselves."""
+    """Return the names of the catalogue's weights that the settings need, without files that they name by path."""
     needed = []
     if settings.keyframes.clusters == "sam" and settings.sam.checkpoint == "auto":
         needed.append(settings.sam.model)
@@ -203,7 +203,7 @@ def make_part(index: int, part: PartName, job: Job) -> Outcome:
     try:
         value, backend = job()
         check_value(part, value)
-    # A library that ends the program for a failure of its own would end it as a success.
+    # A library that calls `sys.exit` on a failure would end the program with success.
     except (Exception, SystemExit) as exc:
         if isinstance(exc, KeyframeFailed):
             message = str(exc)
@@ -216,13 +216,13 @@ def make_part(index: int, part: PartName, job: Job) -> Outcome:
 
 
 def check_value(part: PartName, value: PartValue) -> None:
-    """Refuse values that would spread through every carried channel.
+    """Reject values that would spread through every carried channel.
 
     Raises:
-        KeyframeFailed: NaN, infinity, a value out of range, a wrong shape, or another part's value; names the part.
+        KeyframeFailed: The value has NaN, infinity, a value out of range or a wrong shape, or is another part's.
     """
     if part == "clusters" and isinstance(value, LazyClusters):
-        return  # Made of our own, and only when read.
+        return  # Made by this package, on first access.
     if part == "clusters" and isinstance(value, Clusters):
         _check("clusters: labels", value.labels, "[h, w]", 0, value.count - 1)
         _check("clusters: areas", value.areas, "[n]", 0.0, 1.0)
@@ -249,20 +249,20 @@ def _check(what: str, values: FloatArray | IntArray, shape: str, low: float, hig
     if values.size == 0:
         raise KeyframeFailed(f"{what}: no values")
     least, most = float(values.min()), float(values.max())
-    # A comparison with NaN is false, so this also refuses NaN.
+    # A comparison with NaN is false, so this also rejects NaN.
     if not (low - 1e-5 <= least and most <= high + 1e-5):
         raise KeyframeFailed(f"{what}: values from {least} to {most}, allowed are {low} to {high}")
 
 
 class InStepKeyframes:
-    """Keyframes made at once, inside `submit`, one part after the other: the same input gives the same output."""
+    """Provider that makes keyframes synchronously in `submit`, one part after the other; deterministic."""
 
     def __init__(self, generator: KeyframeGenerator) -> None:
         self.generator = generator
         self._arrived: list[Outcome] = []
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        """Accept every part; `collect` reports a failed one, as long as another works.
+        """Make every part. `collect` returns failures, as long as one part succeeds.
 
         Raises:
             KeyframeFailed: Every part of a keyframe failed.
@@ -284,7 +284,7 @@ class InStepKeyframes:
 
 
 def require_one(outcomes: Sequence[Outcome]) -> None:
-    """A keyframe of which nothing came is an error where frames can wait for it.
+    """Raise if all parts of a keyframe failed.
 
     Raises:
         KeyframeFailed: Every part failed.
@@ -295,7 +295,7 @@ def require_one(outcomes: Sequence[Outcome]) -> None:
 
 
 class KeyframeTally:
-    """Outcomes of each part of generation over a run; `failures` counts the keyframes that lack it."""
+    """Successes and failures of each part over a run; `failures` counts the keyframes that lack it."""
 
     def __init__(self) -> None:
         self.failures: Counter[PartName] = Counter()
@@ -303,7 +303,7 @@ class KeyframeTally:
         self._last: dict[PartName, str] = {}
 
     def add(self, outcome: Outcome) -> None:
-        """Count the outcome of a request."""
+        """Count an outcome."""
         if isinstance(outcome, KeyframePart):
             self._made.add(outcome.part)
             return
@@ -311,10 +311,10 @@ class KeyframeTally:
         self._last.update(dict.fromkeys(outcome.parts, outcome.message))
 
     def require_all(self) -> None:
-        """Require that no part failed on every keyframe, so that incomplete results do not pass for complete.
+        """Raise if a part is missing from the whole run, so that nobody takes the results for complete.
 
         Raises:
-            KeyframeFailed: A part failed whenever it was asked for; names the first one, and its last failure.
+            KeyframeFailed: A part failed on every request; names the first such part, and its last failure.
         """
         for part in PARTS:
             if self.failures[part] and part not in self._made:
@@ -326,7 +326,7 @@ class KeyframeTally:
 
 
 class CountedKeyframes:
-    """A provider whose outcomes are counted on their way."""
+    """Provider that counts another provider's outcomes."""
 
     def __init__(self, provider: KeyframeProvider, tally: KeyframeTally) -> None:
         self._provider = provider

@@ -1,4 +1,4 @@
-"""A network on onnxruntime alone, run by threads of its own."""
+"""ONNX model that runs on onnxruntime's own threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from arr_stream.processes import usable_cores
 from arr_stream.types import FloatArray
 
-# onnxruntime reports each session to its maker, unless this is set before it is loaded.
+# onnxruntime sends telemetry for each session, unless this is set before its import.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
@@ -22,8 +22,8 @@ class Network:
     """An ONNX model.
 
     Args:
-        model: The file, or its content.
-        threads: For onnxruntime; None for one a core.
+        model: The file or its content.
+        threads: Threads of onnxruntime; None for one a core.
     """
 
     def __init__(self, model: Path | bytes, threads: int | None = None) -> None:
@@ -31,12 +31,12 @@ class Network:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        # It counts the caller's thread, which a run leaves idle.
+        # The number includes the caller's thread, which stays idle during a run.
         options.intra_op_num_threads = (threads or usable_cores()) + 1
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
-        # Threads that wait by spinning take their cores from the frames.
+        # Spinning threads take cores from the frame loop.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # A process's first session sets that for the thread that makes it, too: here, one that ends.
+        # The first session of a process also sets this for its own thread, so a temporary thread makes it.
         self._session = _made_apart(
             lambda: onnxruntime.InferenceSession(
                 model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
@@ -45,20 +45,20 @@ class Network:
 
     @property
     def inputs(self) -> Mapping[str, tuple[int | str | None, ...]]:
-        """The shape of each input by its name; sides that are free are names, or None."""
+        """Shape of each input by name; dynamic dimensions are names or None."""
         return {each.name: tuple(each.shape) for each in self._session.get_inputs()}
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """Metadata of the file."""
+        """Metadata of the model file."""
         named: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
         return named
 
     def __call__(self, *inputs: npt.NDArray[Any]) -> list[FloatArray]:
-        """Return the outputs, made by onnxruntime's own threads.
+        """Return the outputs, computed by onnxruntime's own threads.
 
-        Much of what the last layers multiply is so small that a processor takes 50 times as long over it as over other
-        numbers, unless it may call it zero: a state of each thread, which onnxruntime sets for its own.
+        Many operands of the last layers are denormal, and a processor takes 50 times as long for those unless the
+        thread treats them as zero. onnxruntime sets that mode for its own threads only.
         """
         outcome: Future[list[FloatArray]] = Future()
 
@@ -72,12 +72,12 @@ class Network:
         try:
             return outcome.result()
         finally:
-            # Whoever is interrupted must not leave the interpreter while a thread comes back to it.
+            # An interrupted caller must not end the interpreter before the callback returns to it.
             wait([outcome])
 
 
 def _made_apart(make: Callable[[], Any]) -> Any:
-    """Return the result of `make`, run in a thread that ends."""
+    """Return the result of `make`, called in a temporary thread."""
     outcome: Future[Any] = Future()
 
     def work() -> None:
@@ -86,6 +86,6 @@ def _made_apart(make: Callable[[], Any]) -> Any:
         except BaseException as exc:
             outcome.set_exception(exc)
 
-    # Not a daemon, whatever the caller is: should the caller be interrupted, a process that ends waits for it.
+    # Not a daemon: if the caller is interrupted, the process waits for this thread before it ends.
     threading.Thread(target=work, name="network", daemon=False).start()
     return outcome.result()

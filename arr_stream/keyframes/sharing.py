@@ -1,4 +1,4 @@
-"""Keyframe workers that several streams share: models are loaded once, however many streams run."""
+"""Keyframe workers that several streams share, so that each model is loaded once."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _BUT_THE_SCHEDULE = {
 
 
 def maker_values(settings: Settings) -> str:
-    """Return the settings that affect generation, as text: equal for settings that can share workers."""
+    """Return the settings that affect generation as JSON; equal for settings that can share workers."""
     return settings.model_dump_json(include=_OF_MAKERS, exclude=_BUT_THE_SCHEDULE)
 
 
 def with_maker_values(settings: Settings, of: Settings) -> Settings:
-    """Settings with the `maker_values` of others."""
+    """Return the settings with the `maker_values` of others."""
     sections = of.model_dump(include=_OF_MAKERS, exclude=_BUT_THE_SCHEDULE)
     values = {f"{section}.{name}": value for section, fields in sections.items() for name, value in fields.items()}
     return settings.with_values(values)
 
 
 class WorkerPool:
-    """Lends keyframe workers to streams; those with the same models share them. Any thread may call."""
+    """Pool of keyframe workers; streams with the same models share them. Thread-safe."""
 
     def __init__(self, make: Callable[[Settings], KeyframeWorkers] = KeyframeWorkers) -> None:
         self._make = make
@@ -40,7 +40,7 @@ class WorkerPool:
         self._lock = threading.Lock()
 
     def lease(self, settings: Settings) -> Lease:
-        """Workers for these settings; they end when the last lease of them is closed."""
+        """Return a lease of workers for these settings; the workers end when their last lease is closed."""
         key = maker_values(settings)
         with self._lock:
             self._shared = {key: shared for key, shared in self._shared.items() if not shared.ended}
@@ -54,13 +54,13 @@ class WorkerPool:
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """Workers and their lessees.
+    """Workers with their leases.
 
     Args:
-        lock: Of the pool.
-        arrived: By lease, outcomes not collected yet.
-        owners: By ticket, whose request it is, and its frame's index there: frames of different streams bear the same.
-        tickets: Requests are numbered anew by these.
+        lock: Lock of the pool.
+        arrived: Outcomes that each lease has not collected yet.
+        owners: Lease and frame index of each ticket; frame indices alone are not unique across streams.
+        tickets: Numbers of the requests.
         ended: The last lease was closed.
     """
 
@@ -73,16 +73,16 @@ class _Shared:
 
 
 class Lease:
-    """One stream's share in the workers; a `KeyframeProvider`, made by `WorkerPool.lease`.
+    """One stream's share of the workers; a `KeyframeProvider`, made by `WorkerPool.lease`.
 
-    Where the workers are busy with another stream, nothing is accepted, and the pipeline asks again on its next frame.
+    It accepts nothing while the workers serve another stream; the pipeline retries on its next frame.
     """
 
     def __init__(self, shared: _Shared) -> None:
         self._shared = shared
 
     def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the workers are ready; see `KeyframeWorkers.wait_ready`."""
+        """Wait as `KeyframeWorkers.wait_ready` does."""
         return self._shared.workers.wait_ready(timeout_seconds)
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
@@ -91,12 +91,12 @@ class Lease:
             if self not in shared.arrived:
                 return ()
             ticket = next(shared.tickets)
-            # Before the request is under way: its first part may arrive at once.
+            # Register the owner first: a part may arrive as soon as the request is submitted.
             shared.owners[ticket] = self, request.frame.index
             accepted = shared.workers.submit(replace(request, frame=replace(request.frame, index=ticket)))
             if not accepted:
                 del shared.owners[ticket]
-            # Parts of one request arrive within its time-out; far more recent ones have replaced it by then.
+            # Parts arrive within the timeout, so only expired tickets exceed this number.
             while len(shared.owners) > _MOST_TICKETS:
                 del shared.owners[next(iter(shared.owners))]
         return accepted
@@ -114,7 +114,7 @@ class Lease:
         return arrived
 
     def close(self) -> None:
-        """End it, and the workers with the last one."""
+        """Close the lease; closing the last one ends the workers."""
         shared = self._shared
         with shared.lock:
             shared.arrived.pop(self, None)

@@ -1,11 +1,10 @@
-"""Keyframes generated in worker processes, so that a live frame loop never waits for one.
+"""Keyframe workers in child processes, so that a live frame loop never waits for a keyframe.
 
-Processes and not threads: generation in a thread would share the interpreter's lock and the thread pools of OpenCV and
-onnxruntime with the frame loop, and each keyframe would be seen as a jump in latency. Heavy parts have a process each:
-the slowest delays no other, and a crash affects only its own parts.
+Threads would share the interpreter's lock and the thread pools of OpenCV and onnxruntime with the frame loop, and
+each keyframe would cause a latency spike. Each heavy part has its own process: a slow or crashed one affects no other.
 
-For each `KeyframeRequest` the process replies with one `KeyframePart` or `KeyframeFailure` a part as it is made, and
-then with `Done`.
+For each `KeyframeRequest` the process replies with one `KeyframePart` or `KeyframeFailure` for each part as it
+finishes, and then with `Done`.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ _BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 30.0
 _JOIN_SECONDS = 2.0
 _THREADS = 1
-"""Threads of each of the process's pools: OpenCV, OpenMP, onnxruntime."""
+"""Threads of each pool in the process: OpenCV, OpenMP, onnxruntime."""
 _NICE = 15
-"""Increment of the process's niceness, on systems that support it."""
+"""Niceness of the process, on systems that support it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Job of a worker process.
+    """Configuration of a worker process.
 
     Args:
-        factory: `module:function`; called with the settings and the parts, gives a `KeyframeGenerator`.
+        factory: `module:function`; takes the settings and the parts, and returns a `KeyframeGenerator`.
     """
 
     factory: str
@@ -61,20 +60,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Every part of the request is made or has failed."""
+    """End of a request: every part has succeeded or failed."""
 
 
 class KeyframeWorker:
     """A `KeyframeProvider` that generates in a child process, one request at a time, its parts one after the other.
 
-    Neither `submit` nor `collect` waits: a thread starts the process, moves pictures and results, and replaces a
-    process that died or was stopped because it took too long. The first replacement follows at the next `submit`; if
-    processes keep failing, later ones wait longer and longer (`submit` says False meanwhile).
+    Neither `submit` nor `collect` waits: a thread starts the process, transfers pictures and results, and replaces a
+    process that crashed or timed out. The first replacement starts at the next `submit`; after repeated failures,
+    replacements back off exponentially, and `submit` accepts nothing meanwhile.
 
     Args:
-        settings: Arguments of the factory.
-        parts: Parts that this worker makes; it ignores others.
-        timeout_seconds: A generation that takes longer is stopped and reported.
+        settings: Settings for the factory.
+        parts: Parts that this worker makes.
+        timeout_seconds: Time after which the worker stops a generation and reports a failure.
         factory: See `Work`.
     """
 
@@ -104,10 +103,10 @@ class KeyframeWorker:
         self._thread.start()
 
     def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the first start is over; False when it is still going on after `timeout_seconds`.
+        """Wait for the first start; return False if it takes longer than `timeout_seconds`.
 
         Raises:
-            ArrStreamError: Why it could not start.
+            ArrStreamError: The process could not start.
         """
         if not self._ready.wait(timeout_seconds):
             return False
@@ -116,11 +115,10 @@ class KeyframeWorker:
         return True
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        """Ask for a keyframe; its picture must not be written to afterwards.
+        """Request a keyframe; the caller must not modify its picture afterwards.
 
         Returns:
-            The parts that will be made: none while another request is under way, for a while after repeated failures,
-            and once closed.
+            The accepted parts: empty during another request, during backoff after repeated failures, and once closed.
         """
         parts = tuple(part for part in request.parts if part in self.parts)
         with self._lock:
@@ -134,7 +132,7 @@ class KeyframeWorker:
         return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
     def stop(self) -> None:
-        """Begin shutdown without waiting: pending work is cancelled."""
+        """Start the shutdown without waiting; cancels the current request."""
         with self._lock:
             self._closed = True
             process = self._process
@@ -143,12 +141,12 @@ class KeyframeWorker:
         self._inbox.put(None)
 
     def close(self) -> None:
-        """End process and thread, in the middle of a generation too; at most about two seconds."""
+        """End the process and the thread, even during a generation; takes at most about two seconds."""
         self.stop()
         self._thread.join(_JOIN_SECONDS)
 
     def _serve(self) -> None:
-        """The thread: first start, then one request after the other until closed."""
+        """Run the thread: start the process, then serve requests until closed."""
         try:
             try:
                 self._running()
@@ -167,8 +165,7 @@ class KeyframeWorker:
             self._discard()
 
     def _answer(self, request: KeyframeRequest) -> KeyframeFailure | None:
-        """Send a request to the process and deliver each part as it is made; return a failure if the process ends
-        before that."""
+        """Serve a request and queue its outcomes as they arrive; return a failure if the process ends early."""
         index = request.frame.index
         left = set(request.parts)
 
@@ -179,7 +176,7 @@ class KeyframeWorker:
         try:
             self._running().ask(request, self._timeout_seconds, arrive)
         except Exception as exc:
-            # Survive any error: without the thread the provider would stay busy for ever.
+            # The thread must survive every error: otherwise the provider stays busy for ever.
             self._discard()
             self._losses += 1
             if self._losses > 1:
@@ -195,7 +192,7 @@ class KeyframeWorker:
         return None
 
     def _running(self) -> _Process:
-        """Return the process; start it if there is none or it has ended."""
+        """Return the process; start one if none is alive."""
         if self._process is not None and self._process.alive:
             return self._process
         self._discard()
@@ -215,7 +212,7 @@ class KeyframeWorker:
 
 
 class KeyframeWorkers:
-    """Several workers as one `KeyframeProvider`: parts are made side by side, and each arrives when it is ready."""
+    """Several workers as one `KeyframeProvider`; they run in parallel, and each part arrives when it is ready."""
 
     def __init__(self, settings: Settings) -> None:
         self.workers = tuple(
@@ -224,7 +221,7 @@ class KeyframeWorkers:
         )
 
     def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until all workers are ready, as `KeyframeWorker.wait_ready`."""
+        """Wait for all workers as `KeyframeWorker.wait_ready` does."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         return all(
             worker.wait_ready(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -245,9 +242,9 @@ class KeyframeWorkers:
 
 
 def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
-    """Return the groups of parts that share a process: light parts share one, each heavy part has its own.
+    """Return the groups of parts that share a process: light parts share one, heavy parts have their own.
 
-    `features` clusters by the embedder's output, so the two stay together, and the model is loaded once.
+    `features` clusters the embedder's output, so the two share a process, which loads the model once.
     """
     keyframes = settings.keyframes
     heavy = keyframes.clusters == "sam" or keyframes.embeddings == "clip"
@@ -264,7 +261,7 @@ def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
 
 
 class _Lost(KeyframeFailed):
-    """Failure of the process, which ended or was stopped; `details` is its last output to standard error."""
+    """Loss of the process; `details` is the end of its standard error."""
 
     def __init__(self, message: str, details: str) -> None:
         super().__init__(message)
@@ -272,7 +269,7 @@ class _Lost(KeyframeFailed):
 
 
 class _Process(ChildProcess):
-    """A process that generates."""
+    """Child process that generates keyframes."""
 
     def __init__(self, work: Work) -> None:
         try:
@@ -282,7 +279,7 @@ class _Process(ChildProcess):
         self._work = work
 
     def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait for the models; raise the factory's exception."""
+        """Wait until the models are loaded; raise the factory's error if it fails."""
 
         def exchange() -> Any:
             self.send(self._work)
@@ -294,7 +291,7 @@ class _Process(ChildProcess):
             raise reply.as_error() or lost
 
     def ask(self, request: KeyframeRequest, timeout_seconds: float, arrive: Callable[[Outcome], None]) -> None:
-        """One request; `arrive` is called with each part as it comes."""
+        """Send one request; call `arrive` with each outcome."""
 
         def exchange() -> None:
             self.send(request)
@@ -304,7 +301,7 @@ class _Process(ChildProcess):
         self._within(timeout_seconds, "generating", exchange)
 
     def _within(self, timeout_seconds: float, doing: str, work: Callable[[], Any]) -> Any:
-        """Do something that waits for the process; kill it when that takes too long, and raise `_Lost`."""
+        """Run `work`, which waits for the process; on a timeout kill the process and raise `_Lost`."""
         try:
             with self.within(timeout_seconds):
                 return work()
@@ -318,9 +315,9 @@ class _Process(ChildProcess):
 
 
 def standard_generator(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
-    """The generator for the fields of `Settings`.
+    """Return the generator for the fields of `Settings`.
 
-    Nothing is read in a worker process, so lazy parts are made at once.
+    It replaces lazy clusters (`auto`) by `slic`, since nothing reads clusters in a worker process.
     """
     wanted = Settings.model_validate(settings)
     if wanted.keyframes.clusters == "auto":
@@ -329,10 +326,10 @@ def standard_generator(settings: Mapping[str, Any], parts: Sequence[PartName]) -
 
 
 def make_keyframes(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
-    """Load the models in the process, and return the function that answers requests; see `arr_stream.processes`."""
+    """Load the models in the child process and return its request handler; see `arr_stream.processes`."""
     import cv2
 
-    # The processor is for the frame loop.
+    # Leave the cores to the frame loop.
     cv2.setNumThreads(_THREADS)
     if hasattr(os, "nice"):
         os.nice(_NICE)

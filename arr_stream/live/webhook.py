@@ -53,7 +53,7 @@ class Alert:
         return self.clip_path.name if self.clip_path is not None else None
 
     def record(self) -> dict[str, Any]:
-        """As plain JSON values; a clip by its name alone."""
+        """Return the alert as plain JSON values, with the clip's name only."""
         return {
             "stream": self.stream,
             "rule": self.rule,

@@ -1,4 +1,4 @@
-"""Motion from one frame to the next: optical flow with confidence, its composition, and carrying along it."""
+"""Motion between frames: optical flow with confidence, its composition, and carrying along it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ FLOWS: dict[str, Callable[[str], FlowEstimator]] = {"auto": _dis, "dis": _dis, "
 
 
 USUAL_PRESETS = {"auto": "ultrafast", "dis": "ultrafast", "torch": "fast"}
-"""Presets that `auto` stands for: with `torch`, `fast` hardly takes longer than `ultrafast` on a GPU."""
+"""Meaning of the preset `auto` for each flow: with `torch`, `fast` hardly takes longer than `ultrafast` on a GPU."""
 
 
 def usual_preset(name: str, preset: str) -> str:
-    """Return the preset itself, or the one that `auto` stands for with the named flow."""
+    """Return the preset, with `auto` resolved for the flow of that name."""
     return USUAL_PRESETS[name] if preset == "auto" else preset
 
 
 def make_flow(name: str, preset: str = "auto") -> FlowEstimator:
-    """Return the named flow estimator.
+    """Return the flow estimator of that name.
 
     Args:
         name: A key of `FLOWS`.

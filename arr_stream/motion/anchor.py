@@ -1,6 +1,6 @@
-"""Keeps a region on its object: carried along the flow, and corrected by what the object looks like.
+"""Region tracking: a region is carried along the flow and corrected by the object's appearance.
 
-Chained warping drifts, and a look at appearance is worth more than a dearer flow. Where the region is known, a small
+Chained warping drifts, and an appearance model gains more than a costlier flow. Where the region is known, a small
 classifier learns object against surroundings; on each later frame, at every place,
 
     prior            = blur(warp(posterior of the frame before)), pulled towards ignorance where the flow fails
@@ -62,7 +62,7 @@ _LATTICE = 5  # odd, so that a lattice point can stand in the middle of its squa
 
 @dataclass(frozen=True, slots=True)
 class Anchoring:
-    """Weights and sizes of each part. One set for all footage; the optimum is broad.
+    """Weights of the tracker's parts. One set for all footage; the optimum is broad.
 
     Args:
         hidden: Random features of the classifier.
@@ -77,19 +77,18 @@ class Anchoring:
         blur_px: Side of the prior's blur.
         floor, ceiling: Bounds of the prior, so that a frame can overrule it.
         doubt: Share of the flow's residual that counts as failure.
-        ignorance: The prior there.
-        first: Logits with which an exact mask, brought all the way from its own frame, speaks where that is trusted.
-        border_px: Side of the windows, at half size, in which the border is brought to where colours change; 1: not.
-        border_variance: Of colour, in grey levels squared, from which a change of it counts for that.
+        ignorance: The prior where the flow fails.
+        first: Logits of an exact mask carried from its own frame, where that flow is trusted.
+        border_px: Side of the guided filter's windows, at half size, which align the border to colour edges; 1: off.
+        border_variance: Variance, in grey levels squared, from which a colour change counts as an edge.
         unsure: Priors within these bounds are classified pixel by pixel.
         rows_px: Where more pixels than this are unsure, every second row is classified, the others interpolated.
         motion: Logits per unit of motion evidence on loose regions.
         fill: Share of a box that its object is taken to cover.
         figure_gain: Logits per unit of score while figure and ground are told apart.
         figure_rounds: Alternations of that.
-        hedge: Weight of the surroundings in a loose region's relevance: the places to select while the object is
-            covered.
-        memory: Share of the earlier posterior that is kept after a cut.
+        hedge: Weight of the surroundings in a loose region's relevance, for occlusions.
+        memory: Weight of the last known posterior after a cut.
     """
 
     hidden: int = 128
@@ -120,7 +119,7 @@ class Anchoring:
     memory: float = 0.5
 
     def speaking(self, *, exact: bool) -> tuple[float, float]:
-        """The classifier's gain, and the weight of the place among its cues."""
+        """Return the classifier's gain, and the weight of the place among its cues."""
         return (self.gain, self.place) if exact else (self.region_gain, self.region_place)
 
 
@@ -129,7 +128,7 @@ DEFAULT = Anchoring()
 UNANCHORED = Anchoring(
     gain=0.0, region_gain=0.0, motion=0.0, doubt=0.0, floor=0.0, ceiling=1.0, blur_px=1, first=0.0, border_px=1
 )
-"""Settings for chained warping alone, without appearance: the baseline for anchoring."""
+"""Chained warping alone, without appearance: the baseline of anchoring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class ObjectFrame:
 
     @classmethod
     def of(cls, mask: FloatArray, box: Box) -> ObjectFrame | None:
-        """Return the frame of a mask given on a box only; None if the mask holds less than one pixel."""
+        """Return the frame of a mask on a box, or None if the mask holds less than one pixel."""
         column = cv2.reduce(mask, 0, cv2.REDUCE_SUM).ravel()
         row = cv2.reduce(mask, 1, cv2.REDUCE_SUM).ravel()
         mass = float(column.sum())
@@ -153,7 +152,7 @@ class ObjectFrame:
         return cls(x + box[2], y + box[0], spread_x, spread_y)
 
     def axes(self, box: Box) -> tuple[FloatArray, FloatArray]:
-        """Coordinates of a box's columns and rows, cut at 3 spreads."""
+        """Return coordinates of a box's columns and rows, clipped at 3 spreads."""
         y0, y1, x0, x1 = box
         across = (_steps(x1)[x0:] - np.float32(self.x)) * np.float32(1 / self.spread_x)
         down = (_steps(y1)[y0:] - np.float32(self.y)) * np.float32(1 / self.spread_y)
@@ -172,17 +171,17 @@ def _steps(count: int) -> FloatArray:
 
 
 def posterior_of(prior: FloatArray, evidence: FloatArray) -> FloatArray:
-    """Bayes' rule: a prior in (0, 1) and evidence in logits."""
+    """Combine a prior in (0, 1) and evidence in logits by Bayes' rule."""
     odds = cv2.exp(evidence).reshape(evidence.shape)
     odds *= prior
     return np.asarray(odds / (odds + (1 - prior)), dtype=np.float32)
 
 
 def motion_evidence(flow: Flow, mask: FloatArray) -> FloatArray:
-    """Return, as `[h, w]` in [-0.5, 1.5], how much faster than the surroundings a place moves against the camera.
+    """Return `[h, w]` in [-0.5, 1.5]: speed of each place relative to its surroundings, after camera compensation.
 
-    Scaled by what moves outside the mask, and all zero where the mask itself does not stand out: a still object must
-    not be lost for that.
+    The motion outside the mask sets the scale. The result is zero if the mask does not stand out, so that a still
+    object is not lost.
     """
     height, width = mask.shape
     own = flow.offset_px - camera_of(flow)
@@ -199,7 +198,7 @@ def motion_evidence(flow: Flow, mask: FloatArray) -> FloatArray:
 
 
 def figure_in_region(rgb: ByteArray, region: FloatArray, settings: Anchoring = DEFAULT) -> FloatArray:
-    """Estimate the object in a loose region: places that look less like the region's surroundings are likelier object.
+    """Return the foreground of a loose region: places that differ from the surroundings of the region.
 
     Args:
         rgb: `[h, w, 3]` uint8.
@@ -230,7 +229,7 @@ def figure_in_region(rgb: ByteArray, region: FloatArray, settings: Anchoring = D
 
 
 def _centred(region: FloatArray, place: ObjectFrame, fill: float) -> FloatArray:
-    """A prior that falls from the region's centre to its corners, with a mean of about `fill` inside."""
+    """Return a prior that falls from the region's centre to its corners, with a mean of about `fill` inside."""
     across, down = place.axes((0, region.shape[0], 0, region.shape[1]))
     # A uniform box has its sides at sqrt(3) standard deviations.
     radius_squared = (across**2 + (down**2)[:, None]) / 3
@@ -243,7 +242,7 @@ def _dilated(mask: FloatArray, side_px: int) -> BoolArray:
 
 
 def _sample(near: BoolArray) -> npt.NDArray[np.intp]:
-    """Flat indices of about 3,000 pixels of interest, and every 36th of the others."""
+    """Return flat indices of about 3,000 pixels of interest, and every 36th of the others."""
     step = max(1, round(float(np.sqrt(near.sum() / 3000))))
     chosen = np.zeros_like(near)
     chosen[::step, ::step] = near[::step, ::step]
@@ -258,11 +257,10 @@ def _ground_weights(near: FloatArray, far: BoolArray, sample: npt.NDArray[np.int
 
 
 class RegionTracker:
-    """Follows one region from the frame on which it is given.
+    """Tracker of one region, from the frame on which it is given.
 
     Attributes:
-        confidence: In [0, 1]: how well the picture under the region agrees with the learned object; 0 once nothing is
-            left.
+        confidence: In [0, 1]: agreement of the pixels under the region with the learned model; 0 if nothing is left.
     """
 
     def __init__(self, settings: Anchoring = DEFAULT) -> None:
@@ -282,12 +280,12 @@ class RegionTracker:
 
     @property
     def exact(self) -> bool:
-        """The region was given as the object itself."""
+        """True if the region was given as the object's exact mask."""
         return self._exact
 
     @property
     def remembers_first(self) -> bool:
-        """The mask that was given still speaks."""
+        """True while the given mask still contributes."""
         return self._first is not None
 
     @property
@@ -297,7 +295,7 @@ class RegionTracker:
 
     @property
     def posterior(self) -> FloatArray:
-        """`[h, w]` in [0, 1]: where the region is."""
+        """Posterior probability of the region, `[h, w]` in [0, 1]."""
         return self._posterior
 
     @property
@@ -314,7 +312,7 @@ class RegionTracker:
             exact: The mask is the object itself; otherwise a box or another loose region around it.
 
         Returns:
-            `[h, w]` float32 in [0, 1]: the mask, or the likely object in the loose region.
+            `[h, w]` float32 in [0, 1]: the mask, or the likely foreground of the loose region.
 
         Raises:
             ValueError: The sizes differ.
@@ -337,7 +335,7 @@ class RegionTracker:
         Args:
             rgb: `[h, w, 3]` uint8, of the size that `start` had.
             flow: Backward flow to the frame before, on any raster. None after a cut: the region is kept only if its
-                place still looks like it, and looked for there again after every later cut.
+                place still looks like it, and searched there again after every later cut.
 
         Returns:
             `[h, w]` float32 in [0, 1].
@@ -348,7 +346,7 @@ class RegionTracker:
         return self.follow(rgb, flow).relevance()
 
     def follow(self, rgb: ByteArray, flow: Flow | None) -> RegionTracker:
-        """Run `step`, and return the tracker itself, whose relevance the caller reads later."""
+        """Carry the region as `step` does; return the tracker itself."""
         if rgb.shape[:2] != self._posterior.shape:
             raise ValueError(f"rgb is {list(rgb.shape[:2])}, the region {list(self._posterior.shape)}; start again")
         self._posterior = self._sought(rgb) if flow is None else self._followed(rgb, flow)
@@ -376,16 +374,15 @@ class RegionTracker:
         return self._bordered(posterior, rgb, box)
 
     def _sought(self, rgb: ByteArray) -> FloatArray:
-        """Return the posterior after a cut: the region at its last place, if the picture there looks the same (a flash,
-        or the return from a cutaway)."""
+        """Return the last known region after a cut, if its place looks the same (a flash, or back from a cutaway)."""
         self._first = None
         prior = cv2.blur(self._known, (9, 9)).reshape(self._known.shape) * np.float32(self._settings.memory)
         self._posterior, self.confidence = self._agreed(rgb, prior, ObjectFrame.of(self._known, _whole(prior)))
         return self._posterior
 
     def resume(self, rgb: ByteArray, mask: FloatArray) -> bool:
-        """Resume from the place of redetection, if the picture `[h, w, 3]` agrees with the mask `[h, w]`."""
-        # The mask given on the first frame does not apply at the new place.
+        """Resume tracking from a re-detected mask `[h, w]`, if the picture `[h, w, 3]` agrees with it."""
+        # The given mask, carried to where the region was lost, is meaningless here.
         first, self._first = self._first, None
         posterior, confidence = self._agreed(
             rgb, np.minimum(mask, self._settings.ceiling), ObjectFrame.of(mask, _whole(mask))
@@ -398,7 +395,7 @@ class RegionTracker:
         return True
 
     def _agreed(self, rgb: ByteArray, prior: FloatArray, place: ObjectFrame | None) -> tuple[FloatArray, float]:
-        """Posterior `[h, w]` and confidence; zero where the picture does not agree."""
+        """Return the posterior `[h, w]` and the confidence; zero if the picture disagrees."""
         nothing, box = np.zeros_like(prior), _support(prior)
         if place is None or box is None:
             return nothing, 0.0
@@ -407,20 +404,20 @@ class RegionTracker:
         return (posterior, agreement) if agreement >= 0.5 else (nothing, 0.0)
 
     def _carried(self, flow: Flow, box: Box) -> FloatArray:
-        """The prior `[rows, columns]` of a box."""
+        """Return the prior `[rows, columns]` of a box."""
         warped, side = _warped(self._posterior, flow, box), self._settings.blur_px
         blurred: FloatArray = cv2.GaussianBlur(warped, (side, side), 0)
         return blurred.reshape(warped.shape)
 
     def _given(self, box: Box) -> FloatArray | float:
-        """Return the evidence of the given mask in logits, `[rows, columns]` of the box."""
+        """Return the given mask's evidence in logits, `[rows, columns]` of the box."""
         if self._first is None or self._way is None:
             return 0.0
         trust = _enlarged(self._way.confidence, box, self._first.shape)
         return np.float32(self._settings.first) * trust * (2 * _warped(self._first, self._way, box) - 1)
 
     def _bordered(self, posterior: FloatArray, rgb: ByteArray, box: Box) -> FloatArray:
-        """The posterior, 0 outside the box, with its border where colours change."""
+        """Return the posterior, 0 outside the box, with its border aligned to colour edges."""
         side = self._settings.border_px
         if side < 2:
             return posterior
@@ -434,7 +431,7 @@ class RegionTracker:
     def _judged(
         self, rgb: ByteArray, prior: FloatArray, failure: FloatArray, place: ObjectFrame, box: Box
     ) -> tuple[FloatArray, float]:
-        """Posterior `[h, w]`, 0 outside the box that `prior` and `failure` are of, and how well the picture agrees."""
+        """Return the posterior `[h, w]`, 0 outside the box of `prior` and `failure`, and the picture's agreement."""
         settings, (y0, y1, x0, x1) = self._settings, box
         near = prior + (np.float32(settings.ignorance) - prior) * (failure * np.float32(settings.doubt))
         near = np.clip(near, settings.floor, settings.ceiling)
@@ -445,7 +442,7 @@ class RegionTracker:
         return posterior, self._agreement(inner, evidence)
 
     def _moved(self, posterior: FloatArray, flow: Flow, box: Box) -> FloatArray:
-        """Raise the probability of places that move with the region, and lower that of still places around it."""
+        """Raise the posterior of places that move with the region; lower it at still places around."""
         y0, y1, x0, x1 = box
         if not self._settings.motion:
             return posterior
@@ -513,8 +510,7 @@ class RegionTracker:
         return min(1.0, likely * min(1.0, 4 * mass / max(self._area_px, 1e-6)))
 
     def relevance(self) -> FloatArray:
-        """Return the posterior; for loose regions with a faint halo, which ranks the surroundings while the object is
-        covered."""
+        """Return the posterior; loose regions get a faint halo, which ranks the surroundings during an occlusion."""
         posterior, shape = self._posterior, self._posterior.shape
         if self._exact or not self._settings.hedge:
             return posterior.copy()
@@ -530,7 +526,7 @@ def _whole(mask: FloatArray) -> Box:
 
 
 def _reach(flow: Flow, support: Box | None, shape: tuple[int, ...]) -> Box | None:
-    """Rows and columns that the flow can bring a region to; where it is cheaper, only a little more than needed."""
+    """Return the box that the flow can carry a region to; may be slightly larger where that is cheaper."""
     if support is None:
         return None
     scale_y, scale_x = shape[0] / flow.hw[0], shape[1] / flow.hw[1]
@@ -553,8 +549,7 @@ def _reach(flow: Flow, support: Box | None, shape: tuple[int, ...]) -> Box | Non
 
 
 def _warped(mask: FloatArray, flow: Flow, box: Box) -> FloatArray:
-    """Warp a mask of the earlier frame to a box of the current one; nothing is known about content from outside the
-    frame."""
+    """Warp a mask of the earlier frame to a box of the present one; content from outside gets 0."""
     (height, width), (y0, y1, x0, x1) = mask.shape, box
     offset_px = _enlarged(flow.offset_px, box, mask.shape)
     offset_px = cv2.multiply(offset_px, (width / flow.hw[1], height / flow.hw[0], 0.0, 0.0))
@@ -564,7 +559,7 @@ def _warped(mask: FloatArray, flow: Flow, box: Box) -> FloatArray:
 
 
 def _enlarged(plane: FloatArray, box: Box, shape: tuple[int, ...]) -> FloatArray:
-    """A plane of the flow's raster on a box of the region's raster `shape`, interpolated linearly."""
+    """Enlarge a plane of the flow's raster to a box of the region's raster `shape`, interpolated linearly."""
     (height, width), (y0, y1, x0, x1) = plane.shape[:2], box
     scale_y, scale_x = shape[0] / height, shape[1] / width
     if not (scale_y.is_integer() and scale_x.is_integer()):
@@ -581,7 +576,7 @@ def _enlarged(plane: FloatArray, box: Box, shape: tuple[int, ...]) -> FloatArray
 
 
 def _support(prior: FloatArray) -> Box | None:
-    """The rows and columns where the prior is more than negligible, two pixels around included."""
+    """Return the box where the prior is more than negligible, with a margin of two pixels."""
     x, y, width, height = cv2.boundingRect(cv2.inRange(prior, NEGLIGIBLE, 2.0))
     if not width:
         return None
@@ -601,7 +596,7 @@ def _worth_asking(prior: FloatArray, settings: Anchoring) -> tuple[ByteArray, bo
 
 
 def _from_lattice(sparse: FloatArray) -> FloatArray:
-    """Values known on the lattice, interpolated to all places."""
+    """Interpolate values on the lattice to all places."""
     lattice = np.ascontiguousarray(sparse[_LATTICE // 2 :: _LATTICE, _LATTICE // 2 :: _LATTICE])
     height, width = lattice.shape
     full = cv2.resize(lattice, (width * _LATTICE, height * _LATTICE), interpolation=cv2.INTER_LINEAR)

@@ -1,4 +1,4 @@
-"""Appearance of an object against its ground: cues of pixels, a classifier on them, and a lighter colour model."""
+"""Appearance models of an object against its ground: pixel cues, a classifier on them, and a lighter colour model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Places = npt.NDArray[np.intp]
 
 PLAIN_CUES = 10
 COLOUR_AND_TEXTURE = (0, 1, 2, 9)
-"""The cues that know nothing of the neighbourhood's colour."""
+"""Cues without the neighbourhood's colour."""
 
 # Over five seeds the accuracy of carried masks stayed within 0.01; any would do.
 _SEED = 2
@@ -30,12 +30,12 @@ _BLOCK = 128
 
 
 def cue_rows(rgb: ByteArray, box: Box, places: Places, blurs_px: tuple[int, int], *, extra: int = 0) -> FloatArray:
-    """Colour, mean colour of two neighbourhoods and texture of pixels in a box.
+    """Return colour, mean colour of two neighbourhoods and texture of pixels in a box.
 
     Args:
         rgb: `[h, w, 3]` uint8.
-        box: Where to look.
-        places: Pixels wanted.
+        box: Box of the pixels.
+        places: Pixels in it.
         blurs_px: Sides of the neighbourhoods.
         extra: Columns to leave free at the end.
 
@@ -62,12 +62,12 @@ def cue_rows(rgb: ByteArray, box: Box, places: Places, blurs_px: tuple[int, int]
 
 
 def _shaped(array: ByteArray, shape: tuple[int, ...]) -> ByteArray:
-    """OpenCV drops sides of length one."""
+    """Restore sides of length one, which OpenCV drops."""
     return array.reshape(shape)
 
 
 class PixelModel:
-    """Classifier of object against ground from cues: ridge regression on fixed random rectified features.
+    """Classifier of object against ground: ridge regression on fixed random rectified features.
 
     Score: `g(x) = beta . max(0, W x + b)`, beta from the closed form that brings g to +1 on the object and -1 on the
     ground ("extreme learning machine", Huang, Zhu and Siew, Neurocomputing 2006).
@@ -76,7 +76,7 @@ class PixelModel:
         cues: `[n, c]` float32 cues of a sample; fixes the scale of each cue.
         hidden: Number of random features.
         ridge: Regularisation, relative to the mean square of a feature.
-        scaled: How many of the last cues keep their scale.
+        scaled: Number of last cues that keep their scale.
     """
 
     def __init__(self, cues: FloatArray, *, hidden: int, ridge: float, scaled: int = 0) -> None:
@@ -116,7 +116,7 @@ class PixelModel:
 
     @property
     def beta(self) -> FloatArray:
-        """Return the learned weights, `[hidden + 1]`."""
+        """Learned coefficients, `[hidden + 1]`."""
         return self._beta
 
     def score(self, cues: FloatArray) -> FloatArray:
@@ -148,10 +148,10 @@ def _random_features(cues: int, hidden: int) -> tuple[FloatArray, FloatArray]:
 
 
 class ColourModel:
-    """Colour model of an object: how much likelier a colour is there than on its ground, `log (f + e) / (g + e)`.
+    """Log-likelihood ratio of colours of an object against its ground: `log (f + e) / (g + e)`.
 
     f and g are normalised histograms of 32 levels a channel, smoothed so that light and noise do not decide; e is a
-    floor that makes colours seen on neither side say nothing.
+    floor that makes unseen colours neutral.
 
     Args:
         prior: Share of the picture that the object is expected to cover.
@@ -171,25 +171,24 @@ class ColourModel:
 
     @classmethod
     def from_example(cls, example: ByteArray, scene: ByteArray, *, prior: float = 0.1) -> ColourModel:
-        """Return a model of an example picture `[h, w, 3]` against a scene `[H, W, 3]` that may contain the same
-        object."""
+        """Return a model of an example picture `[h, w, 3]` against a scene `[H, W, 3]` that may hold it too."""
         model = cls(prior=prior)
         model._figure = model._histogram(example, np.ones(example.shape[:2], np.float32))
         return model.against(scene)
 
     def against(self, scene: ByteArray) -> ColourModel:
-        """Itself, with the colours of a scene `[h, w, 3]` as its ground."""
+        """Set the colours of a scene `[h, w, 3]` as the ground; return the model itself."""
         self._ground = self._histogram(scene, np.ones(scene.shape[:2], np.float32))
         self._refresh()
         return self
 
     def learn(self, rgb: ByteArray, towards: FloatArray, against: FloatArray, *, rate: float = 1.0) -> None:
-        """Update the model by a picture with weights `[h, w]` of each pixel as object and as ground.
+        """Learn from a picture with weights `[h, w]` of each pixel as object and as ground.
 
         Args:
             rgb: `[h, w, 3]` uint8.
             towards, against: At least 0. A side whose weights are all 0 stays as it was.
-            rate: Share of the new picture in the result; 1 discards the earlier ones.
+            rate: Share of the new in the result; 1 forgets the earlier pictures.
         """
         if float(towards.sum()) > 0:
             self._figure += np.float32(rate) * (self._histogram(rgb, towards) - self._figure)
@@ -198,12 +197,12 @@ class ColourModel:
         self._refresh()
 
     def posterior(self, rgb: ByteArray) -> FloatArray:
-        """`[h, w]` in [0, 1]: how likely each pixel of `[h, w, 3]` is the object, by its colour alone."""
+        """Return `[h, w]` in [0, 1]: probability of the object at each pixel of `[h, w, 3]`, by colour alone."""
         return np.asarray(self._table.take(packed_colours(rgb, self._BITS)))
 
     @property
     def table(self) -> FloatArray:
-        """`[32768]`: the same for every colour, as `packed_colours` with 5 bits of green counts them."""
+        """Return `[32768]`: the posterior of every colour, indexed as by `packed_colours` with 5 bits of green."""
         return self._table
 
     def _refresh(self) -> None:

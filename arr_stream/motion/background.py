@@ -1,12 +1,11 @@
 """Background model: the look of each pixel without moving objects, and the departure of the present frame from it.
 
-Optical flow smears a thing of 20x60 px into the ground around it. With a still camera, pixel differences show it
-better, in two ways whose sum is the evidence of change:
+Optical flow smears a thing of 20x60 px into the ground around it. Where the camera stands still, the pixels themselves
+tell better, in two ways whose sum is the evidence of change:
 
-- against the *previous frame*: outlines and texture of moving things;
+- against the *previous frame*: outlines and texture of what moves;
 - against a *running mean and variance* of each pixel (Wren, Azarbayejani, Darrell and Pentland, "Pfinder: Real-Time
-  Tracking of the Human Body", 1997): the whole of moving things, and things that have stopped. Sensor noise, flicker
-  and leaves
+  Tracking of the Human Body", 1997): the whole of what moves, and what has stopped. Sensor noise, flicker and leaves
   raise the variance of their pixels and count for less.
 
 Only pixels that look like the background update it. A pixel that keeps another look for as long as the background was
@@ -32,7 +31,7 @@ ADAPT_SECONDS = 5.0
 KNOWN_SECONDS = 3.0
 """Time after which the background of a still camera is known."""
 ABSORB_SECONDS = 30.0
-"""Longest time for which a still thing remains foreground."""
+"""Longest time for which a still object remains foreground."""
 DEVIATIONS = 3.5
 """Standard deviations at which a pixel is as likely foreground as not."""
 LEAST_VARIANCE = 20.0
@@ -46,11 +45,11 @@ FOREGROUND = 0.25
 BLURRED_SHARE = 0.5
 """Share of the local contrast that warping may leave as a difference."""
 WEAK, SURE = 0.1, 0.5
-"""Evidence around a place up to which it is hardly foreground, and from which it surely is."""
+"""Evidence around a place below which it is hardly foreground, and above which it certainly is."""
 LOST = 0.35
 """Mean evidence of a frame from which the model is no longer believed: too much cannot have moved."""
 LOST_FRAMES = 3
-"""Frames in a row that are so before the model starts anew."""
+"""Consecutive such frames after which the model restarts."""
 VOTE_LEVELS = 20.0
 """Most grey levels by which a pixel votes."""
 VOTE_RATIO, VOTE_LEAST = 1.15, 0.02
@@ -69,9 +68,9 @@ class Background:
 
     Args:
         before: `[H/8, W/8]` lightness of the frame before.
-        previous: Lightness of the frame before, or of the last frame that the model explains.
+        previous: Lightness of the frame before, or of the last that the model accounts for.
         mean, variance: Of each pixel's background, in grey levels and their squares.
-        support: Seconds for which the background was seen, less those for which a still thing covered it.
+        support: Seconds for which the background was seen, less those for which something still covered it.
         stillness: `[1, 1]` in [0, 1], how surely the camera stands still; 0 on the first frame.
         seconds: `[1, 1]`, time since the model started.
         lost: `[1, 1]`, frames in a row on which most of the picture departed from it.
@@ -88,7 +87,7 @@ class Background:
 
     @property
     def known(self) -> Array:
-        """`[1, 1]` in [0, 1]: how surely the camera stands still before a background that is known by now."""
+        """Confidence, `[1, 1]` in [0, 1], that the camera is still and the background is known."""
         return self.stillness * at_most(self.seconds / KNOWN_SECONDS, 1.0)
 
     @classmethod
@@ -106,21 +105,21 @@ def motion_evidence(
     way: Flow | None,
     elapsed_seconds: Array | None,
 ) -> tuple[Background, Array, Array]:
-    """Update the background by a frame, and combine background and flow into one evidence of motion.
+    """Update the background with a frame, and blend background change with motion from flow.
 
     Args:
         background: Of the frames before.
         greys: Lightness of this frame at a quarter and an eighth of the texture's size.
         flow: To the frame before.
         way: To the keyframe in use; None before there is one.
-        elapsed_seconds: As for `see_change`.
+        elapsed_seconds: See `see_change`.
 
     Returns:
         The updated background, the change `[H/8, W/8]` as `see_change` returns it, and channel 10: the change before a
         known background, the motion against the camera where that moves or was just switched on, a blend between.
     """
     background, change = see_change(background, greys, flow, elapsed_seconds)
-    # A thing present from the start is part of the background until it has left its place.
+    # The model cannot separate an object that was present from the start until that object moves away.
     known = background.known
     motion = either(
         known >= SURELY_STILL,
@@ -131,7 +130,7 @@ def motion_evidence(
 
 
 def _with_flow(change: Array, unknown: Array, flow: Flow, way: Flow | None, structure: Array) -> Array:
-    """Return channel 10 where the background alone does not decide it; for the arguments see `motion_evidence`."""
+    """Return channel 10 where the background alone is not enough; for the arguments see `motion_evidence`."""
     xp, moving = namespace(change), motion_between(flow, structure)
     if way is not None:
         moving = xp.maximum(moving, motion_since(way, structure))
@@ -154,7 +153,7 @@ def see_change(
     """
     (quarter, eighth), camera_px = greys, camera_of(flow)
     now = as_float(quarter)
-    # Flow to a frame that the model does not account for says nothing of the camera.
+    # Flow to a frame outside of the model is no evidence of camera motion.
     moves = camera_moved(background.before, eighth, camera_px) & (background.lost == 0)
     warped, blurred = either(moves, lambda: _warped(background, now, camera_px), lambda: (background, 0.0))
     moving = now - warped.previous
@@ -162,7 +161,7 @@ def see_change(
     moving /= moving + (blurred + NOISE**2)
     apart = now - warped.mean
     squared = apart * apart
-    # Squares of next to nothing are denormal numbers, over which processors take long.
+    # Tiny squares are denormal numbers, which are slow.
     squared += 1e-3
     ordinary = at_least(warped.variance, LEAST_VARIANCE)
     ordinary *= DEVIATIONS**2
@@ -172,7 +171,7 @@ def see_change(
     departed *= departed
     evidence = averaged(at_most(departed + moving, 1.0), (now.shape[0] // 2, now.shape[1] // 2))
     believed = as_float(zeros(now, (1, 1)) + mean_of(evidence) < LOST)
-    # A frame that is mostly unexplained, such as noise, leaves the model unchanged.
+    # A frame that the model mostly cannot explain, such as noise, does not update it.
     lost = (background.lost + 1) * (1 - believed)
     model, previous = either(believed > 0, lambda: (warped, now), lambda: (background, background.previous))
     seen = replace(
@@ -186,25 +185,25 @@ def see_change(
         known = as_float(departed < FOREGROUND)
         seen = _updated(seen, apart, squared, moving, known, elapsed_seconds * believed)
     seen = either(lost >= LOST_FRAMES, lambda: Background.of(quarter, eighth), lambda: seen)
-    # Where a thing looks like its ground, its neighbourhood decides.
+    # Where an object looks like the background, use the evidence of its neighbours.
     (around,) = box_means(evidence, side_px=3)
     evidence = (evidence + around) * (believed / 2)
     # Leaves and noise stay weak, the inside of a thing counts as much as its outline.
     sure = at_most(at_least((evidence - WEAK) * (1 / (SURE - WEAK)), 0.0), 1.0)
     change = (evidence + sure * sure * (3 - 2 * sure)) * 0.5
-    # A thing extends a little beyond its visible change.
+    # An object extends a little beyond its evidence.
     return seen, (change + widened(change)) * 0.5
 
 
 def _updated(
     model: Background, apart: Array, squared: Array, moving: Array, known: Array, elapsed_seconds: Array
 ) -> Background:
-    """Update the model by the seconds that a frame stands for; for the differences see `see_change`.
+    """Update the model with a frame, weighted by elapsed seconds; for the differences see `see_change`.
 
     Args:
         known: `[h, w]`, 1 where the frame shows the background, else 0.
     """
-    # Background seen longer, or covered by a still thing; moving things change neither.
+    # Seen for so much longer, or covered by something that stands still; what moves past counts for neither.
     support = moving - 1
     support *= 1 - known
     support += known
@@ -249,10 +248,9 @@ def camera_moved(before: Array, now: Array, camera_px: Array) -> Array:
 
 
 def _warped(model: Background, now: Array, camera_px: Array) -> tuple[Background, Array]:
-    """Warp the model to the current frame of a moved camera; also return the variance that this adds at edges, `[h,
-    w]`.
+    """Warp the model to a moved camera's present frame; also return the `[h, w]` variance that this leaves at edges.
 
-    Content that comes into view counts as new background.
+    Newly visible places become new background.
     """
     hw = now.shape[0], now.shape[1]
     map_px = source_map(resize_offsets(camera_px, hw))

@@ -14,21 +14,21 @@ from arr_stream.types import FloatArray
 ROUNDS = 4
 """Reweightings; with two, near ground that passes by at another speed still pulls at the fit."""
 _STEP = 8
-"""The camera is found on every eighth place each way."""
+"""Step between the places of the camera fit, on each axis."""
 TOLERANCE_PX = 0.25
 FULL_MOTION_PX = 0.6
 """Speed against a camera that stands still, in pixels of an eighth of the texture, that counts as full motion."""
 SLOW_MOTION = 0.6
-"""Largest value of motion that only adds up over the frames since the keyframe."""
+"""Largest value of motion that only accumulates over the frames since the keyframe."""
 STRUCTURE_CONTRAST = 16.0
-"""Mean contrast of neighbours, in grey levels of 255, from which flow can be told from the picture alone."""
+"""Mean contrast of neighbours, in grey levels of 255, from which flow is well defined by the picture."""
 STRUCTURE_SIDE_PX = 9
 RIDGE = 1e-4
 
 
 @lru_cache(maxsize=16)
 def affine_design(hw: tuple[int, int], step: int) -> FloatArray:
-    """`[n, 3]`: 1, x, y of every `step`-th place, centred and scaled to about [-1, 1] for conditioning."""
+    """Return `[n, 3]`: 1, x, y of every `step`-th place, centred and scaled to about [-1, 1] for conditioning."""
     height, width = hw
     y, x = np.mgrid[:height, :width].astype(np.float32)
     columns = [np.ones_like(x), (x - (width - 1) / 2) / max(width, 2) * 2, (y - (height - 1) / 2) / max(height, 2) * 2]
@@ -37,7 +37,7 @@ def affine_design(hw: tuple[int, int], step: int) -> FloatArray:
 
 @lru_cache(maxsize=16)
 def _places(hw: tuple[int, int]) -> FloatArray:
-    """`[h, w, 2]`: x, y of every place, as in `affine_design`."""
+    """Return `[h, w, 2]`: x, y of every place, as in `affine_design`."""
     return np.ascontiguousarray(affine_design(hw, 1)[:, 1:]).reshape(*hw, 2)
 
 
@@ -51,7 +51,7 @@ def every_nth(step: int, size: int) -> slice:
 
 
 def camera_flow(offset_px: Array, weight: Array, *, step: int = _STEP) -> Array:
-    """The affine flow that most places agree on.
+    """Fit the affine flow that most places agree on.
 
     Iteratively reweighted least squares with Cauchy weights on every `step`-th place each way, so that a moving
     object of less than half the picture does not pull the fit.
@@ -70,9 +70,9 @@ def camera_flow(offset_px: Array, weight: Array, *, step: int = _STEP) -> Array:
 
 @singledispatch
 def camera_parameters(offset_px: Array, weight: Array, step: int) -> Array:
-    """Return `[3, 2]`: the value of `camera_flow` at the middle of the raster, and its slopes across and down.
+    """Return `[3, 2]`: `camera_flow` at the middle of the raster, and its gradients across and down.
 
-    The unit of the two is half a raster's side.
+    The gradients' unit is half a raster's side.
     """
     hw, xp = (offset_px.shape[0], offset_px.shape[1]), namespace(offset_px)
     places = every_nth(step, hw[0]), every_nth(step, hw[1])
@@ -92,14 +92,14 @@ def camera_parameters(offset_px: Array, weight: Array, step: int) -> Array:
 
 
 def camera_of(flow: Flow) -> Array:
-    """`camera_flow` of a flow and its confidence, found once; not to be written to."""
+    """Return `camera_flow` of a flow and its confidence, cached; read-only."""
     return flow.once("camera", lambda: camera_flow(flow.offset_px, flow.confidence))
 
 
 def visible_structure(grey: Array) -> Array:
-    """Return `[h, w]` in [0, 1]: how well motion is visible at each place of `[h, w]` lightness.
+    """Return `[h, w]` in [0, 1]: visibility of motion at each place of `[h, w]` lightness.
 
-    In even areas, such as the sky, flow is a guess, which lags behind a panning camera.
+    In even areas, such as the sky, flow is a guess and lags behind a panning camera.
     """
     around = local_contrast(grey, STRUCTURE_SIDE_PX)
     return at_most(around * (1 / STRUCTURE_CONTRAST), 1.0)
@@ -110,7 +110,7 @@ def independent_motion(offset_px: Array, camera_px: Array, structure: Array, *, 
 
     It is 1 at `FULL_MOTION_PX` pixels and above where `structure` (see `visible_structure`) is.
 
-    The measure is relative to camera motion as well, since parallax and flow error grow with it: the threshold of full
+    The measure is relative to camera motion as well, since parallax and flow error grow with it: what is full
     motion grows by `parallax` of the camera's mean speed.
     """
     speed = speed_px(offset_px - camera_px)
@@ -134,8 +134,8 @@ def motion_between(flow: Flow, structure: Array) -> Array:
 def motion_since(way: Flow, structure: Array) -> Array:
     """Return motion since the keyframe, `[h, w]` in [0, `SLOW_MOTION`].
 
-    Motion of half a pixel a frame is lost in the flow's noise between two frames, but adds up over the frames since the
-    keyframe. It counts as far as the camera stood still, since parallax adds up, too.
+    Half a pixel a frame is lost in the flow's noise between two frames but adds up since the keyframe. It counts only
+    as far as the camera stood still, since parallax adds up, too.
 
     Args:
         way: To the keyframe.
@@ -146,6 +146,6 @@ def motion_since(way: Flow, structure: Array) -> Array:
 
 
 def speed_px(flow_px: Array) -> Array:
-    """`[h, w]` length of each offset of `[h, w, 2]`; not by `cv2.magnitude`, whose last bit depends on memory."""
+    """Return `[h, w]` lengths of offsets `[h, w, 2]`; avoids `cv2.magnitude`, whose last bit depends on memory."""
     dx, dy = flow_px[..., 0], flow_px[..., 1]
     return namespace(flow_px).sqrt(dx * dx + dy * dy)

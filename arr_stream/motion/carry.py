@@ -1,4 +1,4 @@
-"""Carrying of values from an earlier frame to the current one."""
+"""Carrying of planes and points from an earlier frame to the present one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ID_TYPES = tuple(np.dtype(kind) for kind in (np.bool_, np.uint8, np.int8, np.ui
 
 
 def carry(planes: Array, flow: Flow, *, nearest: bool = False, outside: float | None = None) -> Array:
-    """Sample planes of the earlier frame at where the present frame's content was.
+    """Warp planes of the earlier frame to the present one.
 
     Args:
         planes: `[h, w]` or `[C, h, w]`, on any raster; float32, or whole numbers or bool with `nearest`.
@@ -44,17 +44,17 @@ def carry(planes: Array, flow: Flow, *, nearest: bool = False, outside: float | 
 
 
 def carried_points(points_xy: FloatArray, flow: Flow) -> tuple[FloatArray, FloatArray]:
-    """Return the places of points of the earlier frame on the current one.
+    """Return the present places of points of the earlier frame.
 
-    Flow maps the other way, so each place is found by iteration.
+    The flow is backward, so each place is found by iteration.
 
     Args:
         points_xy: `[N, 2]`, normalised to [0, 1].
         flow: Backward flow from the present frame to the points', on the host.
 
     Returns:
-        Their places, `[N, 2]`, which may be outside the frame, and the trust in each, `[N]` in [0, 1]; 0 for a point
-        that nothing on the present frame comes from.
+        Their places, `[N, 2]`, which may lie outside of the frame, and the trust in each, `[N]` in [0, 1]; 0 for a
+        point that nothing on the present frame comes from.
     """
     size = np.array(flow.hw[::-1], np.float32)
     then_px = points_xy * size - 0.5
@@ -68,7 +68,7 @@ def carried_points(points_xy: FloatArray, flow: Flow) -> tuple[FloatArray, Float
 
 
 def compose(older: Flow, newer: Flow) -> Flow:
-    """One flow over two: present -> t-1 by `newer`, then t-1 -> k by `older`.
+    """Compose two flows: present -> t-1 by `newer`, then t-1 -> k by `older`.
 
     Args:
         older: Backward flow from t-1 to k.

@@ -1,4 +1,4 @@
-"""Device of the frame loop: the processor here, a GPU in `arr_stream.gpu`."""
+"""Devices that process frames: the CPU here, a GPU in `arr_stream.gpu`."""
 
 from __future__ import annotations
 
@@ -21,59 +21,58 @@ R = TypeVar("R")
 
 
 class Device(Protocol):
-    """Runs the steps of a frame, and brings arrays there and back."""
+    """Device that runs the steps of a frame and transfers arrays."""
 
     @property
     def on_host(self) -> bool:
-        """Values can be read without waiting."""
+        """True if values can be read without waiting."""
         ...
 
     def working(self) -> AbstractContextManager[None]:
-        """Held while a frame is worked on."""
+        """Return a context that the pipeline holds while it processes a frame."""
         ...
 
     def upload(self, rgb: ByteArray) -> Array:
-        """A frame's pixels, there."""
+        """Upload a frame's pixels."""
         ...
 
     def put(self, values: npt.NDArray[Any]) -> Array:
-        """Any array, there."""
+        """Copy any array to the device."""
         ...
 
     def put_region(self, tracker: RegionTracker) -> Any:
-        """Move a tracker's newly learned state to the device."""
+        """Copy a tracker that has just learned its region, to track it on the device."""
         ...
 
     def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a pure function of arrays on the device and of constants, and return its result."""
+        """Run a pure function of device arrays and constants."""
         ...
 
     def staged(
         self, step: Callable[P, Generator[str, None, R]], lap: Callable[[str], None], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run a step in stages; call `lap` with the name of each finished stage, if the device can time them
-        separately."""
+        """Run a step in stages; call `lap` with the name of each finished stage, if the device can separate them."""
         ...
 
     def fetch(self, value: R) -> Callable[[], R]:
-        """Send a value with its arrays on its way to the host; calling the result waits for it."""
+        """Start the transfer of a value with its arrays to the host; the returned function waits for it."""
         ...
 
     def make_flow(self, settings: MotionSettings) -> FlowEstimator:
-        """Return a flow estimator for pairs of lightness pictures on the device."""
+        """Return the flow estimator for lightness pictures on the device."""
         ...
 
     def forget(self) -> None:
-        """Frames of another size come."""
+        """Free resources of the current frame size."""
         ...
 
     def notices(self) -> tuple[str, ...]:
-        """One-line messages since the last call."""
+        """Return the one-line messages since the last call."""
         ...
 
 
 class HostDevice:
-    """The processor: everything is there already."""
+    """The CPU; transfers are no-ops."""
 
     on_host = True
 
@@ -110,7 +109,7 @@ class HostDevice:
 
 
 def result_of(stages: Generator[str, None, R], lap: Callable[[str], None]) -> R:
-    """Run a step in stages to its end, and return its result."""
+    """Run a step in stages and return its result."""
     while True:
         try:
             lap(next(stages))

@@ -1,4 +1,4 @@
-"""Flow by dense inverse search (Kroeger, Timofte, Dai and Van Gool, ECCV 2016), as OpenCV implements it."""
+"""Optical flow by dense inverse search (Kroeger, Timofte, Dai and Van Gool, ECCV 2016), as OpenCV implements it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _LEAST_SIDE_PX = 32
 # overlap of carried masks 0.771 -> 0.770. Every 5 on smaller ones, where what covers something is a few patches wide:
 # on DAVIS at 640x360, coverage at 24 tokens 0.833 -> 0.831, overlap 0.762 -> 0.764.
 _SEARCHES = ((40_000, 4, 12), (80_000, 5, 16), (math.inf, 6, 16))
-"""Below so many pixels: a patch every so many, and its rounds."""
+"""Pixel count below which a search applies, its patch stride, and its iterations."""
 
 
 class DisFlow:
     """Dense inverse search on the grey pictures.
 
     Args:
-        preset: `ultrafast`, `fast` or `medium`; each is two to four times as dear as the one before.
+        preset: `ultrafast`, `fast` or `medium`; each costs two to four times as much as the one before.
         raster_divisor: Flow is returned on the grey picture's size divided by this; 2 is a quarter of the texture.
 
     Attributes:
@@ -63,10 +63,10 @@ class DisFlow:
         self.reduction = 1
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
-        """Return backward flow on the raster, with photometric confidence.
+        """Return the backward flow on the raster, with photometric confidence.
 
-        Pictures with a side below 32 px are continued by their border for the search, so that flow there is found as
-        far as their content allows; without content it is zero.
+        Pictures with a side below 32 px are continued by their border for the search, so that flow there is found
+        as far as their content allows; without content it is zero.
 
         Raises:
             ValueError: The pictures differ in size.
@@ -79,8 +79,7 @@ class DisFlow:
         return checked_flow(previous.reduced(hw), present.reduced(hw), offset_px)
 
     def _set_search(self, grey: ByteArray) -> tuple[int, int]:
-        """Rows and columns at which the search ends: as many halvings of the picture as the preset has, fewer of small
-        ones."""
+        """Set the search and return the rows and columns of its finest level; small pictures are halved less often."""
         pixels = grey.size // self.reduction**2
         finer = (scale for limit, scale in _FINER_BELOW_PIXELS if pixels <= limit)
         scale = min(self._preset_scale, next(finer, self._preset_scale))
@@ -91,9 +90,9 @@ class DisFlow:
         return raster_hw(grey, self.reduction << scale)
 
     def _search_offsets(self, previous: ByteArray, present: ByteArray) -> FloatArray:
-        """`[h, w, 2]` on the pictures' raster.
+        """Return `[h, w, 2]` on the pictures' raster.
 
-        The search gets pictures already reduced to its final size, as OpenCV would reduce larger ones.
+        OpenCV gets the reduced pictures that it would make itself for a search that ends at a smaller size.
         """
         height, width = present.shape
         below, right = max(0, _LEAST_SIDE_PX - height), max(0, _LEAST_SIDE_PX - width)

@@ -1,7 +1,7 @@
-"""Optical flow: its type, the estimator interface, and its photometric check.
+"""Optical flow from the present frame to an earlier one: its type, its estimators and its confidence.
 
-Flow is *backward*: it is defined at each place of the current frame and points into the earlier one. Values of the
-earlier frame can then be carried to the current one by sampling, without holes.
+Flow is *backward*: it is defined at each place of the present frame and points into the earlier one. Sampling
+then warps data of the earlier frame to the present one without holes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Flow:
     Values on a device are not checked, since that would wait for it; `to_numpy` checks them.
 
     Args:
-        offset_px: `[h, w, 2]` float32 `(dx, dy)` in pixels of this raster: what is at `(x, y)` now was at `(x + dx, y +
-            dy)` in the earlier frame.
+        offset_px: `[h, w, 2]` float32 `(dx, dy)` in pixels of this raster: content at `(x, y)` now was at
+            `(x + dx, y + dy)` in the earlier frame.
         confidence: `[h, w]` float32 in [0, 1], trust in `offset_px`; 0 for content from outside the earlier frame.
-        residual: `[h, w]` float32 in [0, 1], how much of the newest frame the flow from the frame just before it leaves
-            unexplained.
+        residual: `[h, w]` float32 in [0, 1], share of the newest frame that the flow from the frame just before it
+            leaves unexplained.
 
     Raises:
         ValueError: A wrong shape or dtype, a value that is not finite, or a confidence or residual outside [0, 1].
@@ -73,7 +73,7 @@ class Flow:
 
     @classmethod
     def still(cls, hw: tuple[int, int], beside: Array | None = None) -> Flow:
-        """The identity on a raster of `(h, w)`: nothing moved, and sure of it; on the device of another array."""
+        """Return the identity on a raster of `(h, w)`, with full confidence, on the device of `beside`."""
         like = np.zeros(0) if beside is None else beside
         return cls(zeros(like, (*hw, 2)), zeros(like, hw) + 1, zeros(like, hw))
 
@@ -83,40 +83,39 @@ class Flow:
         return self.offset_px.shape[0], self.offset_px.shape[1]
 
     def once(self, name: Hashable, make: Callable[[], Array]) -> Array:
-        """Return the result of `make`, computed at the first call only: several readers need the same value of a
-        frame's flow."""
+        """Return the result of `make`, cached under `name` for all readers of this flow."""
         made = self._kept.get(name)
         if made is None:
             made = self._kept[name] = make()
         return made
 
     def with_map(self, map_px: Array, within: Array) -> Flow:
-        """Return the flow itself, with `map_px` and `within` on its own raster stored if they were already computed."""
+        """Return the flow itself with precomputed results of `map_px` and `within` on its own raster."""
         self._kept.update({("map", self.hw): map_px, ("within", self.hw): within})
         return self
 
     def map_px(self, hw: tuple[int, int]) -> Array:
-        """`source_map` of this flow on a raster of `(h, w)`; not to be written to."""
+        """Return `source_map` of this flow on a raster of `(h, w)`; read-only."""
         return self.once(("map", hw), lambda: source_map(resize_offsets(self.offset_px, hw)))
 
     @property
     def trust(self) -> Array:
-        """Mean confidence: a number, or a tensor without axes."""
+        """Return the mean confidence: a number, or a tensor without axes."""
         return self.once("trust", lambda: mean_of(self.confidence))
 
     def within(self, hw: tuple[int, int]) -> Array:
-        """Return `[h, w]` bool: the content of the place came from within the earlier frame."""
+        """Return `[h, w]` bool: True for content from within the earlier frame."""
         return self.once(("within", hw), lambda: inside(self.map_px(hw)))
 
     def to_numpy(self) -> Flow:
-        """The same on the host, checked; itself where it is there."""
+        """Return the flow on the host, checked; itself if it is there."""
         if isinstance(self.offset_px, np.ndarray):
             return self
         planes = self.offset_px, self.confidence, self.residual
         return Flow(*(np.ascontiguousarray(to_numpy(plane)) for plane in planes))
 
     def resized(self, hw: tuple[int, int]) -> Flow:
-        """The same flow on a raster of `(h, w)`, offsets scaled to its pixels; itself where the raster is the same."""
+        """Return the flow on a raster of `(h, w)`, offsets scaled to its pixels; itself if the raster is the same."""
         if hw == self.hw:
             return self
         clip = namespace(self.offset_px).clip
@@ -125,8 +124,7 @@ class Flow:
 
 
 def _finite(planes: FloatArray) -> bool:
-    """Return whether all values are finite, by their sum: OpenCV adds in double precision, so finite values cannot
-    overflow."""
+    """Return whether all values are finite, from their sum; OpenCV's double precision does not overflow."""
     return math.isfinite(sum(cv2.sumElems(planes)))
 
 
@@ -137,7 +135,7 @@ class FlowInput:
     Args:
         grey: `[h, w]` lightness at half of the texture's size, at least 1x1; uint8, or float32 on a device.
         frame: The frame that `grey` was made from.
-        smaller: The same picture at smaller sizes, as far as they were already made.
+        smaller: The same picture at smaller sizes that are already available.
     """
 
     grey: Array
@@ -154,7 +152,7 @@ class FlowInput:
             raise ValueError(f"grey must be uint8 [h, w] and not empty, got {self.grey.dtype} {list(self.grey.shape)}")
 
     def reduced(self, hw: tuple[int, int]) -> Array:
-        """The grey picture averaged down to `(h, w)`, once: it is the earlier of two after it was the later."""
+        """Return the grey picture averaged down to `(h, w)`; cached, since two successive flows use it."""
         made = self._kept.get(hw)
         if made is None:
             there = [picture for picture in (self.grey, *self.smaller) if picture.shape == hw]
@@ -163,20 +161,20 @@ class FlowInput:
 
 
 class FlowEstimator(Protocol):
-    """Estimator of the flow from the current frame back to the frame before."""
+    """Protocol of a flow estimator."""
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
-        """Backward flow from `present` to `previous`; both have the same size."""
+        """Return the backward flow from `present` to `previous`; both have the same size."""
         ...
 
 
 def raster_hw(grey: Array, divisor: int) -> tuple[int, int]:
-    """Rows and columns of the flow's raster: the grey picture's divided by `divisor`, at least one."""
+    """Return rows and columns of the flow's raster: the grey picture's divided by `divisor`, at least one."""
     return max(1, grey.shape[0] // divisor), max(1, grey.shape[1] // divisor)
 
 
 def resize_offsets(offset_px: Array, hw: tuple[int, int]) -> Array:
-    """`[h, w, 2]` offsets on a raster of `(h, w)`, in its pixels."""
+    """Resize offsets to `[h, w, 2]`, in pixels of the new raster."""
     height, width = offset_px.shape[:2]
     if hw == (height, width):
         return offset_px
@@ -194,7 +192,7 @@ def _growth(across: float, down: float) -> FloatArray:
 
 @lru_cache(maxsize=16)
 def base_grid(hw: tuple[int, int]) -> FloatArray:
-    """`[h, w, 2]` `(x, y)` of every pixel of a raster; read-only, shared by all flows of that size."""
+    """Return `[h, w, 2]` `(x, y)` of every pixel of a raster; read-only, shared by all flows of that size."""
     height, width = hw
     grid = np.empty((height, width, 2), np.float32)
     grid[..., 0] = np.arange(width, dtype=np.float32)
@@ -204,17 +202,17 @@ def base_grid(hw: tuple[int, int]) -> FloatArray:
 
 
 def source_map(offset_px: Array) -> Array:
-    """`[h, w, 2]` absolute `(x, y)` that each place is sampled from."""
+    """Return `[h, w, 2]` absolute `(x, y)` that each place is sampled from."""
     return constant(offset_px, base_grid, (offset_px.shape[0], offset_px.shape[1])) + offset_px
 
 
 @singledispatch
 def checked_flow(previous: Array, present: Array, offset_px: Array) -> Flow:
-    """Return a flow with confidence from how well it explains the picture.
+    """Return a flow with photometric confidence.
 
-    The earlier picture is warped to the present; the difference is compared with the local contrast of the present, so
-    that noise in a flat area is no alarm and a mismatch at an edge is. A mismatch between two places that look alike
-    cannot be seen this way. Confidence is `1 - residual`, and 0 where the flow points outside the picture.
+    The earlier picture is warped to the present. The difference is compared with the local contrast of the present, so
+    that a mismatch at an edge counts and noise in a flat area does not. Mismatches between similar places stay
+    undetected. Confidence is `1 - residual`, and 0 where the flow points outside the picture.
 
     Args:
         previous, present: `[h, w]` lightness in [0, 255] on the flow's raster: uint8, or float32 on a device.

@@ -1,4 +1,4 @@
-"""Brings a soft mask's border to where the picture's colours change."""
+"""Guided filter that aligns a soft mask's border to colour edges of the picture."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from arr_stream.texture.pixels import averaged, box_means, picture_planes, resiz
 
 
 def guided(mask: Array, picture: Array, side_px: int, least: float) -> Array:
-    """Apply the fast guided filter of He and Sun (2015) to a mask, with a colour picture as the guide.
+    """Apply the fast guided filter of He and Sun (2015), guided by a colour picture.
 
-    In every window the mask is taken for a linear function of colour, fitted by least squares at half size; a place
-    gets the mean of the fits of all windows around it.
+    In every window the mask is fitted as a linear function of colour, by least squares at half size; each place
+    gets the mean over all windows around it.
 
     Args:
         mask: `[h, w]` in [0, 1].
         picture: `[h, w, 3]` uint8; on a device `[3, h, w]`, whole numbers in [0, 255].
-        side_px: Of a window at half size, odd.
+        side_px: Side of a window at half size, odd.
         least: Variance, in grey levels squared, from which a change of colour counts as a border.
 
     Returns:

@@ -1,4 +1,4 @@
-"""State carried from one frame to the next: the keyframes in use and channels 34 to 39."""
+"""Temporal cache: the keyframe parts in use and channels 34 to 39, carried along the flow."""
 
 from __future__ import annotations
 
@@ -35,26 +35,25 @@ HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "atte
 """Channels 34 to 39, in order."""
 
 KEPT = ("fixation", "attention", "attention_history", "gaze")
-"""Channels carried from frame to frame; the other two belong to the frame before, and are carried when they are read.
-"""
+"""Channels carried on every frame; the other two belong to the previous frame and are carried on access."""
 
 FIXATION = HISTORY + HISTORY_CHANNELS.index("fixation")
 FIXATION_DECAY = 0.9
 _EIGHTH_PER_CELL = 4
 GAZE_HALF_LIFE_SECONDS = 0.5
 _SPENT = 1e-6
-"""Value below which faded memory becomes 0: processors are slow on denormal numbers."""
+"""Level below which faded values become 0, to avoid slow denormal numbers."""
 _KNOWN = 0.5
-"""Trust from which values carried from an earlier frame hold for this one."""
+"""Least trust at which data of an earlier frame hold for this one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carried:
-    """State that is carried along the flow.
+    """State that is warped with the picture.
 
     Args:
-        history: `[1, h, w]` or `[4, h, w]` at an eighth of the texture's size: fixation alone, or all of `KEPT` once
-            there has been attention or gaze.
+        history: `[1, h, w]` or `[4, h, w]` at an eighth of the texture's size: fixation alone, or all of `KEPT` after
+            the first attention or gaze.
         ways: Flows back to earlier frames.
     """
 
@@ -63,16 +62,16 @@ class Carried:
 
 
 def carried(before: Carried, flow: Flow) -> Carried:
-    """Everything moved to the present frame: `flow` goes from it to the frame before."""
+    """Warp everything to the present frame along `flow`, the backward flow to the previous frame."""
     ways = tuple(compose(way, flow) for way in before.ways)
     return Carried(carry(before.history, flow, outside=0.0), ways)
 
 
 def remembered(history: Array, chosen: Array) -> Array:
-    """The history that the next frame finds.
+    """Return the history for the next frame.
 
     Args:
-        history: Of the present frame.
+        history: History of the present frame.
         chosen: `[gh, gw]`, 1 where a cell was chosen.
     """
     looked = enlarged(chosen, _EIGHTH_PER_CELL)
@@ -80,7 +79,7 @@ def remembered(history: Array, chosen: Array) -> Array:
 
 
 def carried_to_cells(plane: Array, way: Flow) -> Array:
-    """`[gh, gw]`: a plane `[h, w]` of an earlier frame, at an eighth of the texture's size, as means over cells."""
+    """Carry a plane `[h, w]` of an earlier frame, at an eighth of the texture's size; return cell means `[gh, gw]`."""
     moved, side = carry(plane, way, outside=0.0), _EIGHTH_PER_CELL
     return moved.reshape(moved.shape[0] // side, side, moved.shape[1] // side, side).mean((1, 3))
 
@@ -91,13 +90,13 @@ def _as_it_is(values: npt.NDArray[Any]) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
-    """Request to look at a new part of the picture.
+    """Pending request for the embedding of a window.
 
     Args:
-        index: Of the frame.
-        window: Where.
-        known: What it joins.
-        way: From the frame back to that, on the host.
+        index: Index of the frame.
+        window: Window on it.
+        known: Embedding that the result joins.
+        way: Backward flow from the frame to that embedding, on the host.
     """
 
     index: int
@@ -115,7 +114,7 @@ class TemporalCache:
 
     Args:
         grid: The cells; a changed size needs a new cache.
-        put: Brings an array to where the loop works.
+        put: Copies an array to the device.
     """
 
     grid: Grid
@@ -147,13 +146,13 @@ class TemporalCache:
         self._nothing_given = Plane(FIXATION + 1, zeros(self.history, (len(KEPT) - 1, 1, 1)))
 
     def reduced_hw(self, factor: int) -> tuple[int, int]:
-        """Rows and columns of the texture divided by `factor`."""
+        """Return rows and columns of the texture divided by `factor`."""
         width, height = self.grid.texture_wh
         return height // factor, width // factor
 
     @property
     def moving(self) -> Carried:
-        """State to carry to the next frame."""
+        """Return the state to move to the next frame."""
         return Carried(self.history, (*self._ways.values(), *self._followed.values()))
 
     def move(self, moved: Carried, flow: Flow) -> None:
@@ -164,7 +163,7 @@ class TemporalCache:
         self._followed = {index: next(ways) for index in self._followed}
 
     def forget(self) -> None:
-        """Discard the carried state after a cut."""
+        """Drop all carried state after a cut."""
         for held in (self._parts, self._pending, self._ways, self._followed, self._left):
             held.clear()
         self._embedding = self._text = self._small_text = self._labels = self._before = None
@@ -173,7 +172,7 @@ class TemporalCache:
         self.history = namespace(self.history).zeros_like(self.history)
 
     def requested(self, index: int, parts: Collection[PartName]) -> None:
-        """Note that generation of some parts was requested on the current frame."""
+        """Record a request for some parts on the present frame."""
         if "objects" in parts:
             known = self.present_objects(self.objects.objects) if self.objects is not None else ()
             self._tracks.looked(index, known)
@@ -181,14 +180,13 @@ class TemporalCache:
         self._ways[index] = Flow.still(self.reduced_hw(8), self.history)
 
     def requested_text(self, index: int, doubtful: Sequence[TextRegion], new: BoolArray) -> None:
-        """Note that text was requested on the current frame: for doubtful regions, and for places `[h, w]` on the
-        raster of the way."""
+        """Record a request for text on the present frame, at doubtful regions and new places `[h, w]`."""
         way = self.way("text")
         assert way is not None
         self._looked_at(index, "text", way.to_numpy(), [new, *(_around(region, way.hw) for region in doubtful)])
 
     def adopt(self, part: KeyframePart) -> bool:
-        """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
+        """Start to use a part, carried to the present frame; return False if it belongs to a past scene."""
         if part.part not in self._pending.get(part.index, ()):
             return False
         if self._look is not None and self._look.index == part.index:
@@ -222,8 +220,9 @@ class TemporalCache:
 
     @property
     def new_places(self) -> BoolArray | None:
-        """`[2*gh, 2*gw]`: where the embedding in use says nothing of the present frame; None without one, or while
-        another is awaited. A device is waited for.
+        """Return `[2*gh, 2*gw]`: places of the present frame that the embedding in use does not cover.
+
+        None without an embedding, or while one is pending. Waits for a device.
         """
         way = self.way("embedding")
         if way is None or self.pending("embedding"):
@@ -233,7 +232,7 @@ class TemporalCache:
         return new
 
     def requested_window(self, index: int, window: Window) -> None:
-        """Note that the embedding of a window of the current frame was requested, to join the one in use."""
+        """Record a request for the embedding of a window of the present frame, to join the one in use."""
         way = self.way("embedding")
         assert way is not None
         way = way.to_numpy()
@@ -241,10 +240,9 @@ class TemporalCache:
         self._looked_at(index, "embedding", way, [window.on(way.hw, self.grid)])
 
     def _looked_at(self, index: int, part: PartName, way: Flow, places: Iterable[Any]) -> None:
-        """Note that a part was requested for some places of the current frame; `way`, on the host, leads to the part in
-        use.
+        """Record a request for a part at some places of the present frame; `way` leads to the part in use, on the host.
 
-        What was known of the others is worth no more for it, and what is new there is still to be looked at.
+        Other places keep their trust and stay due for a look if they are new.
         """
         self._pending[index] = {part}
         trust = way.confidence.copy()
@@ -253,8 +251,7 @@ class TemporalCache:
         self._ways[index] = replace(Flow.still(way.hw, self.history), confidence=self.put(trust))
 
     def _join(self, look: _Look, part: KeyframePart) -> bool:
-        """Join the result of a window with the part that it was requested for; return False if that is no longer in
-        use."""
+        """Join a window's result with the embedding before it; return False if that is no longer in use."""
         known, seen = look.known.value, part.value
         current = self._parts.get("embedding") is look.known
         if current and isinstance(known, Embedding) and isinstance(seen, Embedding):
@@ -267,21 +264,21 @@ class TemporalCache:
 
     @property
     def embedding_joined(self) -> bool:
-        """The embedding in use is a keyframe's with later windows in it."""
+        """True if the embedding in use includes windows of later frames."""
         return self._looked_index is not None
 
     def pending(self, part: PartName) -> bool:
-        """Return whether a part was requested and has not arrived."""
+        """Return whether a part is requested and has not arrived."""
         return any(part in waiting for waiting in self._pending.values())
 
     @property
     def origins(self) -> dict[str, tuple[int, str]]:
-        """Origin of each part in use: index of its frame and name of its maker."""
+        """Return the source frame and the backend of each part in use."""
         return {name: (self._parts[name].index, self._parts[name].backend) for name in PARTS if name in self._parts}
 
     @property
     def keyframe_index(self) -> int | None:
-        """The newest frame of which a part is in use.
+        """Index of the newest frame of which a part is in use.
 
         Text and objects, which are looked for between keyframes too, count only while there is nothing else.
         """
@@ -290,25 +287,25 @@ class TemporalCache:
 
     @property
     def keyframe_way(self) -> Flow | None:
-        """The way back to that frame."""
+        """Backward flow to that frame."""
         index = self.keyframe_index
         return None if index is None else self._ways[index]
 
     @property
     def keyframe_position(self) -> int | None:
-        """Return the position of the keyframe's flow among the ways of `moving`."""
+        """Index of that flow among the ways of `moving`."""
         index = self.keyframe_index
         return None if index is None else list(self._ways).index(index)
 
     @property
     def trust(self) -> Array | float:
-        """Mean trust in what is carried from the newest keyframe; 0 before the first one."""
+        """Return the mean trust in data carried from the newest keyframe; 0 before the first one."""
         way = self.keyframe_way
         return 0.0 if way is None else way.trust
 
     @property
     def anchors(self) -> frozenset[int]:
-        """Frames with parts in use or still to arrive."""
+        """Return the frames whose parts are in use or pending."""
         return frozenset(self._ways)
 
     @property
@@ -335,9 +332,9 @@ class TemporalCache:
         return () if way is None else carried_objects(objects, way.to_numpy())
 
     def text_before(self, rgb: ByteArray) -> TextBefore | None:
-        """Return the text finding in use, carried to the current frame `[H, W, 3]`; None without one.
+        """Return the prior knowledge of the text on the present frame `[H, W, 3]`; None without a text finding.
 
-        A device is waited for.
+        Waits for a device.
         """
         text, way = self.text, self.way("text")
         if text is None or way is None:
@@ -366,45 +363,47 @@ class TemporalCache:
 
     @property
     def small_text(self) -> tuple[Array, Flow] | None:
-        """Return the places of text too small for the texture, `[h, w]` at an eighth of its size, and the way back to
-        its frame; None without such text, or if the source has no higher resolution."""
+        """Return text too small for the texture, `[h, w]` at an eighth of its size, and the flow back to it.
+
+        None without such text, or if the source has no more pixels than the texture.
+        """
         way = self.way("text")
         return None if self._small_text is None or way is None else (self._small_text, way)
 
     def way(self, part: PartName) -> Flow | None:
-        """The way back to the keyframe that a part in use came from."""
+        """Return the backward flow to the keyframe of a part in use."""
         index = self._looked_index if part == "embedding" and self._looked_index is not None else self.origin(part)
         return None if index is None else self._ways[index]
 
     def origin(self, part: PartName) -> int | None:
-        """The keyframe that a part in use came from."""
+        """Return the index of the keyframe of a part in use."""
         held = self._parts.get(part)
         return None if held is None else held.index
 
     @property
     def has_embedding_channels(self) -> bool:
-        """The embedding in use has been brought to channels 18 to 33."""
+        """True if the embedding in use has been projected to channels 18 to 33."""
         return self._embedding is not None
 
     def set_embedding_channels(self, values: FloatArray) -> None:
-        """Channels 18 to 33, `[16, 2*gh, 2*gw]`, on the frame of the embedding in use."""
+        """Set channels 18 to 33, `[16, 2*gh, 2*gw]`, on the frame of the embedding in use."""
         self._embedding = channels_first(self.put(np.ascontiguousarray(values.transpose(1, 2, 0))))
 
     @property
     def planes(self) -> dict[int, Plane | LazyPlane]:
-        """Channels 13 to 39 of the present frame; those of keyframes are carried when something first reads them."""
+        """Return channels 13 to 39 of the present frame; those of keyframes are carried on first access."""
         return {**self._region_planes(), TEXT: self.text_plane, **self._embedding_plane(), **self._history_planes()}
 
     @property
     def text_plane(self) -> Plane | CarriedPlane:
-        """Channel 16."""
+        """Return channel 16."""
         way = self.way("text")
         if self._text is None or way is None:
             return self._no_text
         return CarriedPlane(TEXT, self._text[None], way, outside=0.0)
 
     def _history_planes(self) -> dict[int, Plane | LazyPlane]:
-        """Return channels 34 to 39; no frame writes into the arrays of an earlier one."""
+        """Return channels 34 to 39; no frame modifies the planes of an earlier one."""
         before: Plane | LazyPlane = self._nothing_before
         if self._before is not None and self._flow is not None:
             before = PreviousPlane(*self._before, self._flow)
@@ -434,14 +433,14 @@ class TemporalCache:
         return {first: CarriedPlane(first, self._embedding, way)}
 
     def follow(self, index: int) -> None:
-        """Keep the way back to the present frame, for attention to it that comes later; one frame at a time."""
+        """Keep the flow back to the present frame, for attention that arrives later; one frame at a time."""
         self._followed = {index: Flow.still(self.reduced_hw(8), self.history)}
 
     def leave(self, history: Array, relevance: Array, saliency: Array) -> None:
-        """Store the state that the next frame needs.
+        """Store this frame's state for the next frame.
 
         Args:
-            history: The result of `remembered`.
+            history: Result of `remembered`.
             relevance: `[gh, gw]` in [0, 1] of its cells.
             saliency: `[h, w]` in [0, 1].
         """
@@ -456,12 +455,12 @@ class TemporalCache:
         self.history = replaced(self.history, {KEPT.index(name): value})
 
     def recall(self, name: str) -> Array:
-        """One of `KEPT` as carried to the present frame."""
+        """Return one of `KEPT` carried to the present frame."""
         index = KEPT.index(name)
         return self.history[index] if index < len(self.history) else zeros(self.history, self.reduced_hw(8))
 
     def attend(self, attention: FloatArray) -> None:
-        """Take a consumer model's attention (`[h, w]` in [0, 1]) for channels 37 and 38."""
+        """Add a model's attention (`[h, w]` in [0, 1]) to channels 37 and 38."""
         self._attended(self.put(attention))
 
     def _attended(self, attention: Array) -> None:
@@ -469,12 +468,12 @@ class TemporalCache:
         self._add("attention_history", attention)
 
     def forget_attention(self) -> None:
-        """Channel 37 starts anew; channel 38 fades in its own time."""
+        """Reset channel 37; channel 38 keeps fading."""
         if len(self.history) == len(KEPT):
             self.remember("attention", namespace(self.history).zeros_like(self.recall("attention")))
 
     def attend_late(self, attention: FloatArray, index: int) -> bool:
-        """Take attention to a frame that was followed, carried to the present; False when its scene is gone."""
+        """Add attention to a followed frame, carried to the present; return False if its scene has ended."""
         flow = self._followed.pop(index, None)
         if flow is None:
             return False
@@ -482,7 +481,7 @@ class TemporalCache:
         return True
 
     def hand_over(self, asked: FloatArray) -> None:
-        """Add the relevance to a question that has ended (`[h, w]` in [0, 1]) to channel 38."""
+        """Add the relevance of an ended query (`[h, w]` in [0, 1]) to channel 38."""
         self._add("attention_history", self.put(asked))
 
     def look(self, gaze: FloatArray) -> None:
@@ -490,7 +489,7 @@ class TemporalCache:
         self._add("gaze", self.put(gaze))
 
     def fade(self, elapsed_seconds: float, history_half_life_seconds: float) -> None:
-        """Let channels 38 and 39 fade by the time that passed."""
+        """Fade channels 38 and 39 by the elapsed time."""
         half_lives = {"attention_history": history_half_life_seconds, "gaze": GAZE_HALF_LIFE_SECONDS}
         faded = {}
         for name, left in list(self._left.items()):
@@ -510,7 +509,7 @@ class TemporalCache:
 
 
 def _around(region: TextRegion, hw: tuple[int, ...]) -> tuple[slice, slice]:
-    """Return rows and columns of a raster around a region, with a margin of the region's height on every side."""
+    """Return rows and columns of a raster around a region, with a margin of the region's height."""
     corners = np.array(region.polygon_xy) * (hw[1], hw[0])
     margin = float(np.ptp(corners[:, 1]))
     (left, top), (right, bottom) = np.floor(corners.min(0) - margin), np.ceil(corners.max(0) + margin)

@@ -12,9 +12,9 @@ from arr_stream.motion.flow import Flow
 from arr_stream.types import DetectedObject, FloatArray
 
 LEAST_TRUST = 0.2
-"""Mean trust in the points of an object below which its place is not known until a detector finds it again."""
+"""Mean trust in an object's points below which its place is unknown until a detector finds it again."""
 DOUBTFUL = 0.7
-"""Mean trust in the queried objects below which the detector should look again."""
+"""Mean trust in queried objects below which a detector should run again."""
 _LEAST_OVERLAP, _LEAST_WITHIN = 0.3, 0.7
 """Intersection over union from which an object of a class is the one that was there before, and intersection over the
 smaller of the two: a detector finds now a part and now the whole."""
@@ -40,7 +40,7 @@ def carried_objects(objects: Sequence[DetectedObject], way: Flow) -> tuple[Detec
     points = (middle[:, None] + _POINTS * half[:, None]).astype(np.float32)
     moved, trusts = carried_points(points.reshape(-1, 2), way)
     offset, trust = moved.reshape(points.shape) - points, trusts.reshape(points.shape[:2])
-    # A point without trusted flow takes the motion of the others.
+    # Points without trust take the motion of the others.
     known = (trust > 0)[..., None]
     offset = np.where(
         known, offset, (offset * known).sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True), 1)
@@ -62,7 +62,7 @@ def _spread(points: FloatArray) -> FloatArray:
 
 
 class ObjectTracks:
-    """Gives each object a number that it keeps from one look of a detector to the next."""
+    """Tracks: persistent numbers of objects across detector runs."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[DetectedObject, ...]] = {}
@@ -96,7 +96,7 @@ class ObjectTracks:
         return (*seen, *(each for each in missed if each.score >= _NEW_SCORE))
 
     def forget(self) -> None:
-        """Start anew in another scene; numbers are not given again."""
+        """Restart in a new scene; numbers are not reused."""
         self._known.clear()
 
 

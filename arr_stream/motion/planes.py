@@ -1,4 +1,4 @@
-"""Channels 13 to 39: keyframe results and carried state, as planes of the texture, carried when read."""
+"""Channels 13 to 39: keyframe results and temporal state as planes of the texture, carried on access."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HISTORY = EMBEDDING.stop
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CarriedPlane:
-    """Channels of an earlier frame, carried to this one when something first reads them.
+    """Channels of an earlier frame, carried to this one on first access.
 
     Args:
         first: Index of the first channel.
         data: `[C, h, w]` on the earlier frame.
-        flow: The way back to it.
+        flow: Backward flow to it.
         outside: Value of content from outside it; None continues the border.
     """
 
@@ -42,7 +42,7 @@ class CarriedPlane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreviousPlane:
-    """Channels 34 and 35: relevance and saliency of the frame before, carried when they are read.
+    """Channels 34 and 35: relevance and saliency of the previous frame, carried on access.
 
     Args:
         relevance: `[gh, gw]` of that frame's cells.
@@ -74,14 +74,14 @@ class RegionPlanes:
 
     @property
     def labels(self) -> Array:
-        """`[h, w]` int32 on this frame."""
+        """Return the ids, `[h, w]` int32, on this frame."""
         if self._carried is None:
             self._carried = carry(self._labels(), self._flow, nearest=True)
         return self._carried
 
     @property
     def planes(self) -> dict[int, Plane | LazyPlane]:
-        """Return the planes by their first channels."""
+        """Return the planes by channel."""
         return {CHANNEL_INDEX[name]: _RegionPlane(name, self, make) for name, make in _OF_REGIONS.items()}
 
 
@@ -96,7 +96,7 @@ class _RegionPlane:
 
 
 def centroid_distance(labels: Array) -> Array:
-    """`[h, w]`: distance of each place from its region's centroid, over the diagonal.
+    """Return `[h, w]`: distance of each place from its region's centroid, over the diagonal.
 
     Args:
         labels: `[h, w]` int32 ids, each below `h * w`; not necessarily without gaps.
@@ -113,18 +113,18 @@ def centroid_distance(labels: Array) -> Array:
 
 @lru_cache(maxsize=16)
 def _places(hw: tuple[int, int], axis: int) -> npt.NDArray[np.float64]:
-    """`[h * w]` row (axis 0) or column of each place."""
+    """Return `[h * w]`: row (axis 0) or column of each place."""
     return np.divmod(np.arange(hw[0] * hw[1]), hw[1])[axis].astype(np.float64)
 
 
 def cluster_size(labels: Array) -> Array:
-    """`[h, w]`: share of the frame that each place's region covers."""
+    """Return `[h, w]`: share of the frame that each place's region covers."""
     count = labels.shape[0] * labels.shape[1]
     return as_float(sums_by(labels.reshape(-1), None, count) / count)[as_index(labels)]
 
 
 def boundaries(labels: Array) -> Array:
-    """`[h, w]`: 1 where a neighbour to the right or below belongs to another region."""
+    """Return `[h, w]`: 1 where a neighbour to the right or below belongs to another region."""
     edge = zeros(labels, (labels.shape[0], labels.shape[1]))
     edge[:, :-1] = as_float(labels[:, :-1] != labels[:, 1:])
     edge[:-1] = namespace(labels).maximum(edge[:-1], as_float(labels[:-1] != labels[1:]))

@@ -1,14 +1,15 @@
-"""Redetection of an object that left, was covered, or was lost, by its appearance while it was followed.
+"""Re-identification of an object that left, was occluded or was lost, by its appearance while it was tracked.
 
-A template of the object is kept, what it looked like on average: lightness, two colours and the strength of edges in
+A template holds the object's mean appearance: lightness, two colours and the strength of edges in
 four directions, less what is usual in the scene (whitened by its covariance, as in Hariharan, Malik and Ramanan,
-"Discriminative decorrelation for clustering and classification", ECCV 2012). The likeness of a place to the object is
-the cosine under its mask. What changes its shape keeps its colours, so these count as much: those of the object on the
-place, and not around it (Bertinetto et al., "Staple: complementary learners for real-time tracking", CVPR 2016).
+"Discriminative decorrelation for clustering and classification", ECCV 2012). The similarity of a place is the cosine
+under the mask. An object that deforms keeps its colours, so these count as much: the object's colours on the
+place, and not around it (Bertinetto et al., "Staple: complementary learners for real-time tracking",
+CVPR 2016).
 
-The likeness of other places is learned while the object is in sight; the object must exceed it. Following runs
-alongside, and counts as far as the followed place looks like the object (Kalal, Mikolajczyk and Matas,
-"Tracking-learning-detection", PAMI 2012). Only where both agree is anything learned.
+The similarity of other places is learned while the object is visible; a detection must exceed it.
+Tracking continues in parallel, and is trusted as far as its place looks like the object (Kalal, Mikolajczyk
+and Matas, "Tracking-learning-detection", PAMI 2012). The template learns only where both agree.
 """
 
 from __future__ import annotations
@@ -29,26 +30,24 @@ _LEAST_SIDE = 4
 _SURROUNDINGS = 0.5
 """Weight of the colours around a place against those on it."""
 _RATE = 0.1
-"""Share of one look in what the object, and the ground, look like on average."""
+"""Learning rate of the mean appearance of the object and the ground."""
 _FOUND = 0.06
-"""Margin in likeness over the best other place that a place needs to count as the object, and that a followed place
-needs for full confidence."""
+"""Least margin of similarity over the best other place for a detection, and for full trust in the tracked place."""
 _LEARNED = 0.1
-"""Margin from which a place is learned from."""
+"""Least margin for learning."""
 _SURE = 0.14
-"""The same for a place that need not be seen twice."""
+"""Least margin of a detection that needs no second sighting."""
 _BETTER = 0.1
-"""Margin in likeness by which another place must exceed the followed one."""
+"""Least margin of another place over the tracked one."""
 _IN_DOUBT = 0.15
-"""Largest confidence in a followed place after it was lost."""
+"""Largest confidence of the tracked place after a loss."""
 _STRANGE = 0.4
-"""Share of the object's usual likeness that something never seen may have, though nothing in sight is as like it."""
+"""Similarity, as a share of the object's usual one, that an unknown object may reach."""
 _EVERYWHERE = 5
-"""Looks from one search of the whole picture to the next, until the object is lost; the followed place is compared on
-every look."""
+"""Interval, in looks, of searches over the whole picture while the object is tracked."""
 _GROWN = (0.5, 1.6)
 _SPILT = 2.0
-"""Growth at which a mask has leaked over the ground, and is reset to the object."""
+"""Growth of a mask's area that counts as leakage into the ground; the mask is then reset to the object."""
 _FORGOTTEN = 0.98
 _REGULARISED = 0.01
 _LEAST_ENERGY = 0.3
@@ -61,8 +60,8 @@ class Finding:
     """Result of a look at a picture.
 
     Args:
-        confidence: In [0, 1], that the object is where it is followed, or found.
-        mask: `[h, w]` in [0, 1], where it is found elsewhere; None where it is not.
+        confidence: In [0, 1], that the tracked or detected place is the object.
+        mask: `[h, w]` in [0, 1], if the object is detected elsewhere; otherwise None.
     """
 
     confidence: float
@@ -101,7 +100,7 @@ class _Place:
 
     @classmethod
     def likest(cls, likeness: FloatArray) -> _Place:
-        """Return the most similar place of `[h, w]`."""
+        """Return the place of the maximum of `[h, w]`."""
         row, column = np.unravel_index(int(likeness.argmax()), likeness.shape)
         return cls(float(likeness[row, column]), int(row), int(column))
 
@@ -110,13 +109,13 @@ class _Place:
 
 
 class Redetector:
-    """Appearance of one object, and search for it on later pictures.
+    """Re-identification of one object.
 
     Pictures are `[h, w, 3]` uint8 and masks `[h, w]` in [0, 1], all of one size.
 
     Args:
         rgb: The picture that the object was given on.
-        mask: Mask of the object on it.
+        mask: The object on it.
 
     Raises:
         ValueError: The mask holds less than a pixel.
@@ -144,15 +143,15 @@ class Redetector:
 
     @property
     def lost(self) -> bool:
-        """True where the last look did not find the object."""
+        """True if the last look did not find the object."""
         return self._lost
 
     def look(self, rgb: ByteArray, mask: FloatArray) -> Finding:
-        """Compare a picture with the object's appearance, and update that.
+        """Compare a picture with the object's model, and update the model.
 
         Args:
             rgb: The picture.
-            mask: The followed mask; may be empty.
+            mask: The tracked region on it; may be empty.
         """
         features, small = self._whitened(rgb), self._reduced(mask)
         around = self._around(*_middle(small)) if float(mask.sum()) >= 1 else None
@@ -182,11 +181,11 @@ class Redetector:
         return Finding(min(confidence, _IN_DOUBT) if self._lost else confidence)
 
     def _margin(self, place: _Place, other: _Place) -> float:
-        """Return how much more like the object a place is than other places, now or earlier, or strangers."""
+        """Return the margin of a place's similarity over other places, learned ones, and unknown objects."""
         return place.likeness - max(other.likeness, self._likest_other, _STRANGE * self._usual_likeness)
 
     def _learn(self, features: FloatArray, mask: FloatArray, here: _Place, elsewhere: _Place) -> None:
-        """Take in how the object and other places look, where following it and its looks agree."""
+        """Learn the appearance of the object and of other places, where tracking and appearance agree."""
         small = self._reduced(mask)
         off = (abs(at - middle) for at, middle in zip((here.row, here.column), _middle(small), strict=True))
         if any(by > max(1, side / 3) for by, side in zip(off, self._extent_hw, strict=True)):
@@ -197,7 +196,7 @@ class Redetector:
             self._template = self._template.mixed(self._seen(features, small, here.row, here.column), _RATE)
 
     def _seen(self, features: FloatArray, small: FloatArray, row: int, column: int) -> _Template:
-        """Return the object's appearance under a mask around a place."""
+        """Return the template under a mask around a place."""
         height, width = self._extent_hw
         top, left = row - height // 2, column - width // 2
 
@@ -209,12 +208,12 @@ class Redetector:
         return _Template(cut(features) * part[..., None], part)
 
     def _around(self, row: int, column: int) -> Slices:
-        """Places whose templates overlap that of a place by half."""
+        """Return the places whose templates overlap that of a place by half."""
         down, across = (side // 2 + 1 for side in self._extent_hw)
         return slice(max(0, row - down), row + down + 1), slice(max(0, column - across), column + across + 1)
 
     def _likeness(self, features: FloatArray, colours: FloatArray) -> FloatArray:
-        """Return `[h, w]`, at most 1: the likeness of the object to the surroundings of each place."""
+        """Return `[h, w]`, at most 1: similarity of the object centred at each place."""
         mask, (height, width) = self._template.mask, self._extent_hw
         kernel = cv2.copyMakeBorder(1 - mask, *_sides(height, width), cv2.BORDER_CONSTANT, value=1.0)
         kernel *= np.float32(-_SURROUNDINGS / kernel.sum())
@@ -224,21 +223,21 @@ class Redetector:
         return np.asarray(likeness / 2, np.float32)
 
     def _cosine(self, features: FloatArray) -> FloatArray:
-        """`[h, w]` in [-1, 1]: of the features around each place with the template's."""
+        """Return the cosine `[h, w]` in [-1, 1] of the features around each place with the template."""
         template, norm = self._template, self._template.norm
         padded = cv2.copyMakeBorder(features, *_sides(*self._extent_hw), cv2.BORDER_CONSTANT)
         energy = cv2.matchTemplate((padded**2).sum(2), template.mask, cv2.TM_CCORR)
-        # A place that is half outside, or nearly plain, must not be alike by the little that it shows.
+        # A place that is half outside, or nearly plain, must not match by its few features.
         length = np.sqrt(np.maximum(energy, _LEAST_ENERGY * norm**2)) * max(norm, 1e-6)
         product = _product(padded, template.masked)
         return np.asarray(product / length, np.float32).reshape(features.shape[:2])
 
     def _own_colours(self, rgb: ByteArray) -> FloatArray:
-        """`[h, w]` in [0, 1]: how likely each place of the raster is the object by its colour alone."""
+        """Return `[h, w]` in [0, 1]: probability of the object by colour alone."""
         return self._reduced(self._colours.posterior(rgb))
 
     def _mask_at(self, place: _Place) -> FloatArray:
-        """The object's mask where it is seen."""
+        """Return the object's mask, centred at a place."""
         mask, (rows, columns) = self._template.mask, self._raster_hw
         height, width = mask.shape
         padded = np.zeros((rows + height, columns + width), np.float32)
@@ -247,30 +246,29 @@ class Redetector:
         return np.asarray(cv2.resize(small, self._shape[::-1], interpolation=cv2.INTER_LINEAR)).reshape(self._shape)
 
     def _reduced(self, mask: FloatArray) -> FloatArray:
-        """A mask on the raster."""
+        """Reduce a mask to the raster."""
         small: FloatArray = cv2.resize(mask, self._raster_hw[::-1], interpolation=cv2.INTER_AREA)
         return small.reshape(self._raster_hw)
 
     def _whitened(self, rgb: ByteArray) -> FloatArray:
-        """`[h, w, 8]` features, the last one empty."""
+        """Return whitened features `[h, w, 8]`, the last one empty."""
         whitened = (_features(rgb, self._raster_hw) - self._mean) @ self._whitening
         return np.concatenate([whitened, np.zeros((*self._raster_hw, 1), np.float32)], axis=2, dtype=np.float32)
 
 
 def _middle(small: FloatArray) -> tuple[int, int]:
-    """Row and column of a mask's centre of mass."""
+    """Return row and column of a mask's centre of mass."""
     mass = max(float(small.sum()), 1e-6)
     return int(small.sum(1) @ np.arange(small.shape[0]) / mass), int(small.sum(0) @ np.arange(small.shape[1]) / mass)
 
 
 def _sides(height: int, width: int) -> tuple[int, int, int, int]:
-    """Return the padding above, below, left and right that gives a template of this size a place for each of a
-    picture's."""
+    """Return the padding above, below, left and right that gives a template a match at each place of a picture."""
     return height // 2, height - 1 - height // 2, width // 2, width - 1 - width // 2
 
 
 def _product(features: FloatArray, template: FloatArray) -> FloatArray:
-    """Return the inner product of a template with each place; OpenCV takes at most four channels at a time."""
+    """Return the inner product of a template at each place; OpenCV takes at most four channels at a time."""
     first, second = (
         cv2.matchTemplate(
             np.ascontiguousarray(features[..., four]), np.ascontiguousarray(template[..., four]), cv2.TM_CCORR
@@ -281,7 +279,7 @@ def _product(features: FloatArray, template: FloatArray) -> FloatArray:
 
 
 def _split(likeness: FloatArray, around: Slices | None) -> tuple[_Place, _Place]:
-    """Return the most similar place of `[h, w]` around the followed place, and elsewhere."""
+    """Return the most similar place of `[h, w]` around the tracked one, and elsewhere."""
     if around is None:
         return _Place(-1.0), _Place.likest(likeness)
     near = np.zeros(likeness.shape, bool)
@@ -295,13 +293,13 @@ def _widened(around: Slices, by_hw: tuple[int, ...]) -> Slices:
 
 
 def _extent(small: FloatArray) -> Slices:
-    """Rows and columns where a mask on the raster has something; where it has little everywhere, its strongest."""
+    """Return rows and columns of a mask's support on the raster; of a weak mask, those of its maximum."""
     x, y, width, height = cv2.boundingRect((small >= min(_PRESENT, float(small.max()))).astype(np.uint8))
     return slice(y, y + height), slice(x, x + width)
 
 
 def _whitening(usual: FloatArray) -> FloatArray:
-    """`[7, 7]`: brings features `[n, 7]` to unit covariance."""
+    """Return the matrix `[7, 7]` that brings features `[n, 7]` to unit covariance."""
     covariance = np.cov(usual, rowvar=False)
     values, vectors = np.linalg.eigh(covariance + np.eye(len(covariance)) * (_REGULARISED * covariance.trace() + 1e-6))
     whitening: FloatArray = ((vectors / np.sqrt(values)) @ vectors.T).astype(np.float32)
@@ -309,7 +307,7 @@ def _whitening(usual: FloatArray) -> FloatArray:
 
 
 def _features(rgb: ByteArray, raster_hw: tuple[int, int]) -> FloatArray:
-    """`[h, w, 7]`: lightness, two colours, and edges in four directions by the root of their strength."""
+    """Return `[h, w, 7]`: lightness, two colours, and edges in four directions by the root of their strength."""
     # Twice the raster shows edges well enough; more would only cost time.
     if rgb.shape[0] > 3 * raster_hw[0]:
         rgb = cv2.resize(rgb, (2 * raster_hw[1], 2 * raster_hw[0]), interpolation=cv2.INTER_AREA)

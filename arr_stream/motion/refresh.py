@@ -1,4 +1,4 @@
-"""Refreshes: requests for keyframes when they are due, retries, and results that arrive."""
+"""Refresh schedule: requests keyframes when they are due, retries them, and adopts the results."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from arr_stream.types import Frame, IntArray
 RefreshReason = Literal["first", "size", "cut", "query", "retry", "interval", "confidence"]
 
 WINDOW_EVERY = 3
-"""Fewest frames between two looks at new parts of the picture."""
+"""Fewest frames between two requests for new places."""
 TEXT_EVERY = 10
-"""Fewest frames from one look for text to the next."""
+"""Fewest frames between two text searches."""
 OBJECTS_EVERY = 15
-"""Fewest frames from one look for objects to the next."""
+"""Fewest frames between two object detections."""
 LEAST_NEW, MOST_NEW = 0.01, 0.3
-"""Share of new places, least and most, at which they are searched for text between keyframes."""
+"""Bounds of the new share of a frame within which text is searched between keyframes."""
 WINDOW_COST_CELLS = 10
-"""Fixed cost of a look in cells, as measured with the tiny encoder."""
+"""Fixed cost of a window request, in cells, measured with the tiny encoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """Events of a frame that may make a refresh due.
+    """State of a frame that may make a refresh due.
 
     Args:
-        confidence: Mean trust in what is carried, in [0, 1].
-        size_changed, cut: On this frame.
-        query_changed: Since the last refresh.
-        needed: Parts that queries are answered from.
+        confidence: Mean trust in carried data, in [0, 1].
+        size_changed, cut: True on the frame itself.
+        query_changed: A query changed since the last refresh.
+        needed: Parts that queries need.
         eighth: The picture at an eighth of the texture's size.
-        window_share: Most of a keyframe's cost that is spent on new places until the next.
+        window_share: Largest share of a keyframe's cost that is spent on new places until the next.
         asked: There are queries.
         led: The selection follows queries that need no text.
-        objects_doubtful: The place of an object that a query names is uncertain.
+        objects_doubtful: The place of a queried object is uncertain.
     """
 
     confidence: float
@@ -58,17 +58,17 @@ class Occasion:
     objects_doubtful: bool = False
 
     def colours(self) -> IntArray:
-        """`[h, w]`, those of `eighth`, packed; a device is waited for."""
+        """Return the packed colours `[h, w]` of `eighth`; waits for a device."""
         return to_numpy(packed_colours(self.eighth, 5))
 
 
 @dataclass(slots=True)
 class Refresher:
-    """The refreshes of one stream while its frames keep one size.
+    """Refreshes of one stream at one frame size.
 
     Args:
         provider: Makes keyframes.
-        cache: Stores their results.
+        cache: Cache that adopts the results.
     """
 
     provider: KeyframeProvider
@@ -89,8 +89,7 @@ class Refresher:
     def step(
         self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
-        """Request generation when it is due, and store arrived results; return the reason of a request, if any, and
-        notices."""
+        """Request generation when it is due, and adopt arrived parts; return the reason of a request, and notices."""
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
         whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
         auto = settings.text == "auto"
@@ -105,7 +104,7 @@ class Refresher:
             self._requested_index, self._owed, self._asked_parts = frame.index, None, accepted
             self._window_failed = False
         elif reason is not None:
-            # Everything is still busy with a scene that is gone; the refresh stays due.
+            # All workers are busy with a past scene; the refresh stays due.
             reason, self._owed = None, reason
         elif not wanted:
             asked, every = "text" in occasion.needed, TEXT_EVERY * interval_factor
@@ -119,11 +118,11 @@ class Refresher:
     def _due(
         self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
     ) -> RefreshReason | None:
-        """Return the most pressing reason for a refresh on this frame, or None.
+        """Return the most urgent reason for a refresh on this frame, or None.
 
-        `interval_factor` makes refreshes that only time triggers so many times rarer. A failed generation is tried
-        again when the next keyframe is due, not at once: a failure on one frame mostly repeats on the next. Low
-        confidence waits for `min_interval` frames, so that fast motion does not turn every frame into a keyframe.
+        `interval_factor` multiplies the interval of periodic refreshes. A failed generation is retried when the next
+        keyframe is due, since an error mostly repeats on the next frame.
+        Low confidence waits for `min_interval` frames, so that fast motion does not turn every frame into a keyframe.
         """
         age_frames = 0 if self._requested_index is None else frame.index - self._requested_index
         if occasion.size_changed:
@@ -142,11 +141,11 @@ class Refresher:
         return "confidence" if doubtful and not self._failed else None
 
     def _missing(self, occasion: Occasion) -> frozenset[PartName]:
-        """Return the parts that queries need and that were never made of this scene."""
+        """Return the parts that queries need and that were never made in this scene."""
         return frozenset(part for part in occasion.needed if self.cache.origin(part) is None)
 
     def _text_is_due(self, frame: Frame, occasion: Occasion, interval: int) -> bool:
-        """Text is to be looked for everywhere, not only where the picture is new."""
+        """Return whether a text search of the whole frame is due, not only of new places."""
         if occasion.cut or occasion.size_changed or "text" in occasion.needed or self._whole_text_index is None:
             return True
         return frame.index - self._whole_text_index >= interval
@@ -154,7 +153,7 @@ class Refresher:
     def _submit(
         self, frame: Frame, wanted: tuple[PartName, ...], occasion: Occasion, *, whole_text: bool
     ) -> tuple[PartName, ...]:
-        """Request parts, and return those that are made now; busy ones are requested again on the next frames."""
+        """Request parts and return the accepted ones; busy ones are retried on the next frames."""
         if not wanted:
             return ()
         awaited = self._missing(occasion)
@@ -174,13 +173,13 @@ class Refresher:
         return accepted
 
     def _look_for_text(self, frame: Frame, *, asked: bool, every: int) -> bool:
-        """Request text for doubtful regions and, if there are any or text is asked for, for new parts of the picture.
+        """Request doubtful text and, if there is any or a query needs text, text in new places.
 
-        Content that a moving camera brings in at the edges waits for a keyframe, unless text is asked for. Return
-        whether anything was requested.
+        Content that a moving camera brings in at the edges waits for a keyframe, unless a query needs text. Return
+        whether a request was made.
         """
         found_index = self.cache.origin("text")
-        # After a failure it is next looked for on a keyframe.
+        # After a failure, the next keyframe searches for text.
         if found_index is None or self._whole_text_index is None or self.cache.pending("text"):
             return False
         if frame.index - max(found_index, self._text_index or 0) < every:
@@ -200,7 +199,7 @@ class Refresher:
         return True
 
     def _look_for_objects(self, frame: Frame, every: int) -> bool:
-        """Request objects, and return whether they were requested."""
+        """Request objects, and return whether a request was made."""
         found_index = self.cache.origin("objects")
         if found_index is None or self.cache.pending("objects") or frame.index - found_index < every:
             return False
@@ -210,9 +209,9 @@ class Refresher:
         return bool(accepted)
 
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
-        """Request the embedding of new parts of the picture, at a share of a keyframe's cost per interval.
+        """Request the embedding of new places, within a share of a keyframe's cost per interval.
 
-        A part with colours of its own may exceed the budget; later ones then wait until the budget has recovered.
+        A place with new colours may exceed the saved budget; later requests then wait until it is repaid.
         """
         grid, before, self._credit_index = self.cache.grid, self._credit_index, frame.index
         elapsed = 0 if before is None else frame.index - before
@@ -225,7 +224,7 @@ class Refresher:
         if new is None:
             return
         colours = occasion.colours()
-        # None if no looks were requested when the keyframe was made.
+        # None if window requests were off when the keyframe was made.
         self._shown = self._shown or ShownColours(colours)
         found = window_around(new, averaged(self._shown.lacking(colours), new.shape), grid)
         if found is None:
@@ -258,7 +257,7 @@ class Refresher:
         return tuple(notices)
 
     def _collect_window(self, outcome: Outcome) -> tuple[str, ...]:
-        """Store the result of a window; return a notice if the model failed."""
+        """Adopt the result of a window; return a notice if it failed."""
         if not isinstance(outcome, KeyframeFailure):
             self.cache.adopt(outcome)
             return ()

@@ -36,9 +36,9 @@ class TorchPreset:
     Args:
         most_pixels: Pictures are halved until they have no more than this; the flow is found on that raster.
         radius_px: Search radius on a level.
-        coarse_radius_px: On the coarsest, which has no initial flow.
-        warps: How often brightness is linearised anew on a level.
-        rounds: Smoothing steps after each.
+        coarse_radius_px: Search radius on the coarsest level.
+        warps: Linearisations of brightness on a level.
+        rounds: Smoothing steps after each linearisation.
     """
 
     most_pixels: int
@@ -67,7 +67,7 @@ ROBUST_SQUARED = 4.0  # grey levels of 256
 
 
 def preset_of(name: str) -> TorchPreset:
-    """Return the named preset.
+    """Return the preset of that name.
 
     Raises:
         InvalidSetting: The name is unknown.
@@ -78,7 +78,7 @@ def preset_of(name: str) -> TorchPreset:
 
 
 def flow_px(previous: Tensor, present: Tensor, preset: str = "ultrafast", hw: tuple[int, int] | None = None) -> Tensor:
-    """Backward flow: where the present picture's content was on the previous one.
+    """Return the backward flow from the present picture to the previous one.
 
     Args:
         previous, present: `[h, w]` float32 lightness in [0, 255], on one device.
@@ -108,7 +108,7 @@ def flow_px(previous: Tensor, present: Tensor, preset: str = "ultrafast", hw: tu
 
 
 def resize_flow(flow: Tensor, hw: tuple[int, int]) -> Tensor:
-    """`[1, 2, h, w]` offsets on a raster of `(h, w)`, in its pixels."""
+    """Resize offsets to `[1, 2, h, w]`, in pixels of the new raster."""
     sides = _sides(flow)
     if sides == hw:
         return flow
@@ -116,7 +116,7 @@ def resize_flow(flow: Tensor, hw: tuple[int, int]) -> Tensor:
 
 
 def median3(planes: Tensor) -> Tensor:
-    """`[n, C, h, w]`, each value replaced by the median of 3x3 around it, borders continued.
+    """Filter `[n, C, h, w]` with a 3x3 median, borders continued.
 
     Columns are sorted first; the median of nine is then that of the largest minimum, the middle median and the
     smallest maximum.
@@ -137,7 +137,7 @@ def _median_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def pyramid(pictures: Tensor, preset: TorchPreset) -> list[Tensor]:
-    """`[2, 1, h, w]` from the finest level that is searched to the coarsest."""
+    """Return pictures `[2, 1, h, w]` from the finest level that is searched to the coarsest."""
     while pictures.shape[2] * pictures.shape[3] > preset.most_pixels and min(_sides(pictures)) >= 2 * _LEAST_SIDE_PX:
         pictures = _halved(pictures)
     levels = [pictures]
@@ -153,7 +153,7 @@ def _halved(pictures: Tensor) -> Tensor:
 
 
 def area_means(planes: Tensor, hw: tuple[int, int]) -> Tensor:
-    """`[n, C, h, w]` as means on a raster of `(h, w)`."""
+    """Average `[n, C, h, w]` down to a raster of `(h, w)`."""
     height, width = _sides(planes)
     down, across = height // hw[0], width // hw[1]
     if (hw[0] * down, hw[1] * across) == (height, width):
@@ -163,7 +163,7 @@ def area_means(planes: Tensor, hw: tuple[int, int]) -> Tensor:
 
 
 def _searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:
-    """`[1, 2, h, w]` to add to a flow: the best whole displacements within the radius, blended where several are."""
+    """Return an update `[1, 2, h, w]` of a flow: the softmin of whole displacements within the radius."""
     signs = torch.tanh(F.conv2d(_padded(level, 1), _neighbour_kernels(level.device)))
     there = _padded(_sampled(signs[:1], flow), radius_px)[0]
     # On a CPU, one displacement at a time stays in the cache; elsewhere few large kernels are better than many small.
@@ -174,7 +174,7 @@ def _searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:
 
 
 def differences(there: Tensor, here: Tensor, radius_px: int, *, at_once: bool) -> Tensor:
-    """Summed absolute difference of `here` `[C, h, w]` from each window of `there`, which is larger by the radius.
+    """Return the summed absolute difference of `here` `[C, h, w]` from each window of `there`, larger by the radius.
 
     Args:
         at_once: All windows in one operation, as views of `there`; otherwise one after another. The result is the same.
@@ -191,7 +191,7 @@ def differences(there: Tensor, here: Tensor, radius_px: int, *, at_once: bool) -
 
 
 def _refined(level: Tensor, flow: Tensor, rounds: int) -> Tensor:
-    """A flow `[1, 2, h, w]` drawn to constant brightness and to smoothness.
+    """Refine a flow `[1, 2, h, w]` towards constant brightness and smoothness.
 
     With m the local mean, g the gradient, w the robust weight and s smoothness, each step minimises
     `s |f - m|^2 + w (g . f - c)^2` pixel by pixel: `f = m - g w (g . m - c) / (s + w |g|^2)`.
@@ -209,13 +209,13 @@ def _refined(level: Tensor, flow: Tensor, rounds: int) -> Tensor:
 
 
 def _sampled(planes: Tensor, flow: Tensor) -> Tensor:
-    """`[1, C, h, w]` planes at where a flow of the same raster points, linearly, borders continued."""
+    """Sample planes `[1, C, h, w]` along a flow of the same raster, linearly, borders continued."""
     base, scale = _normalised_grid(_sides(flow), flow.device)
     return F.grid_sample(planes, torch.addcmul(base, flow, scale).permute(0, 2, 3, 1), "bilinear", "border", False)
 
 
 def _mean(planes: Tensor, side_px: int) -> Tensor:
-    """The mean of a window; at the border, of the part inside."""
+    """Return the mean of a window; at the border, of the part inside."""
     return F.avg_pool2d(planes, side_px, stride=1, padding=side_px // 2, count_include_pad=False)
 
 
@@ -229,7 +229,7 @@ def _sides(planes: Tensor) -> tuple[int, int]:
 
 @lru_cache(maxsize=32)
 def _normalised_grid(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return a raster's pixel positions as `grid_sample` takes them, `[1, 2, h, w]`, and the size of a pixel there."""
+    """Return pixel positions `[1, 2, h, w]` in the coordinates of `grid_sample`, and the size of a pixel in them."""
     across, down = ((torch.arange(side, device=device) * 2 + 1) / side - 1 for side in (hw[1], hw[0]))
     base = torch.stack(torch.meshgrid(across, down, indexing="xy"))[None]
     return base, torch.tensor([2 / hw[1], 2 / hw[0]], device=device)[:, None, None]
@@ -242,8 +242,7 @@ def _growth(hw: tuple[int, int], to_hw: tuple[int, int], device: torch.device) -
 
 @lru_cache(maxsize=16)
 def _displacements(radius_px: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return all displacements within a radius, `[2, n]` as `(dx, dy)`, row by row, and their penalty on logits, `[n,
-    1, 1]`."""
+    """Return displacements `[2, n]` `(dx, dy)` within a radius, row by row, and their distance logits `[n, 1, 1]`."""
     reach = torch.arange(-radius_px, radius_px + 1, dtype=torch.float32, device=device)
     dy, dx = torch.meshgrid(reach, reach, indexing="ij")
     steps = torch.stack([dx.reshape(-1), dy.reshape(-1)])
@@ -252,7 +251,7 @@ def _displacements(radius_px: int, device: torch.device) -> tuple[Tensor, Tensor
 
 @lru_cache(maxsize=4)
 def _neighbour_kernels(device: torch.device) -> Tensor:
-    """`[4, 1, 3, 3]`: the neighbours above, left, right and below, each less the middle, in units of the soft sign."""
+    """Return `[4, 1, 3, 3]`: neighbours above, left, right and below, minus the middle, in units of the soft sign."""
     kernels = torch.eye(9)[[1, 3, 5, 7]]
     kernels[:, 4] = -1
     return (kernels / SOFT_SIGN).reshape(4, 1, 3, 3).to(device)
@@ -260,19 +259,19 @@ def _neighbour_kernels(device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _gradient_kernels(device: torch.device) -> Tensor:
-    """`[2, 1, 3, 3]`: central differences across and down."""
+    """Return `[2, 1, 3, 3]`: central differences across and down."""
     across = torch.zeros(3, 3)
     across[1, 0], across[1, 2] = -0.5, 0.5
     return torch.stack([across, across.T])[:, None].to(device)
 
 
 class TorchFlow:
-    """The same flow as an estimator on the grey pictures of the host.
+    """Estimator of this flow on grey pictures on the host.
 
     Args:
         preset: `ultrafast`, `fast` or `medium`.
         raster_divisor: Flow is returned on the grey picture's size divided by this; 2 is a quarter of the texture.
-        device: Where it is searched; the result is on the host.
+        device: Device of the search; the result is on the host.
 
     Attributes:
         reduction: The search runs on the grey pictures' size divided by this; may be changed between frames.
@@ -293,7 +292,7 @@ class TorchFlow:
         self.reduction = 1
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
-        """Backward flow on the raster, with photometric confidence.
+        """Return the backward flow on the raster, with photometric confidence.
 
         Raises:
             ValueError: The pictures differ in size.

@@ -1,4 +1,4 @@
-"""Windows on new parts of the picture between keyframes, and the joining of their results with earlier ones."""
+"""Windows of new content between keyframes, and their joining with the embedding in use."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from arr_stream.texture.pixels import resized
 from arr_stream.types import BoolArray, FloatArray, Frame, Grid, IntArray
 
 _LEAST_NEW = np.ones((3, 3), np.uint8)
-"""Half cells that must be new together: less is an edge that was lost, or the sliver that a turning camera uncovers."""
+"""Smallest block of new half cells: less is a lost edge, or a sliver uncovered by a panning camera."""
 _LEAST_STRANGE = 3
-"""Half cells of unknown colours from which a place is salient."""
+"""Fewest half cells of new colours that make a place stand out."""
 _SHADES = 16
 """Levels of red, green and blue each, half as many as packed colours have."""
 _RARE = 0.003
-"""Share of a keyframe below which a colour was hardly shown."""
+"""Share of a keyframe below which a colour counts as new."""
 _LEAST_CELLS = 3
-"""Shortest side of a window: on less of a picture a model that was trained on whole ones sees little."""
+"""Shortest side of a window, in cells: a model trained on whole pictures fails on smaller parts."""
 
 _PLANES_AT_ONCE = 64
-"""OpenCV cannot move hundreds at once."""
+"""Planes per warp, since OpenCV cannot warp hundreds at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Window:
         return (self.bottom - self.top) * (self.right - self.left)
 
     def cut(self, frame: Frame, grid: Grid) -> tuple[Frame, Grid]:
-        """The part as a frame of its own, with its cells."""
+        """Return the part as a separate frame, with its grid."""
         cell_w, cell_h = grid.cell_px
         rows = slice(round(self.top * cell_h), round(self.bottom * cell_h))
         columns = slice(round(self.left * cell_w), round(self.right * cell_w))
@@ -58,9 +58,9 @@ class Window:
 
 
 class ShownColours:
-    """Colours that a model has been shown: of a keyframe, and of later windows.
+    """Colours that a model has seen: those of a keyframe, and of windows since.
 
-    New content is a thing that came in, or uncovered ground. Ground mostly has colours that were in the picture before.
+    New content is an object that came in, or uncovered ground. Ground mostly has colours that were visible before.
 
     Args:
         packed: `[h, w]`, the keyframe, as `packed_colours` with 5 bits of green packs it.
@@ -72,11 +72,11 @@ class ShownColours:
         self.add(packed)
 
     def add(self, packed: IntArray) -> None:
-        """A part of a frame was shown as well."""
+        """Add the colours of a part of a frame."""
         self._counts += np.bincount(packed.ravel(), minlength=len(self._counts))
 
     def lacking(self, packed: IntArray) -> FloatArray:
-        """Return `[h, w]`: 1 where a colour and its neighbours were hardly shown, else 0."""
+        """Return `[h, w]`: 1 where a colour and its neighbours are new, 0 elsewhere."""
         near = np.pad(self._counts.reshape((_SHADES, 2) * 3).sum((1, 3, 5)), 1)
         for axis in range(3):
             near = np.add.reduce([near.take(range(first, first + _SHADES), axis) for first in range(3)])
@@ -86,11 +86,11 @@ class ShownColours:
 
 
 def window_around(new: BoolArray, strange: FloatArray, grid: Grid) -> tuple[Window, bool] | None:
-    """Return the window to look at next, and whether it holds unknown colours; None if nothing is new.
+    """Return the next window, and whether it has new colours; None if nothing is new.
 
     Args:
-        new: `[2*gh, 2*gw]`, places that cannot be predicted from the keyframe.
-        strange: `[2*gh, 2*gw]` in [0, 1], share of each place with colours that the model was not shown.
+        new: `[2*gh, 2*gw]`, places that the keyframe does not cover.
+        strange: `[2*gh, 2*gw]` in [0, 1], share of colours that the model has not seen.
         grid: The cells.
     """
     opened = cv2.morphologyEx(new.astype(np.uint8), cv2.MORPH_OPEN, _LEAST_NEW, borderValue=0)
@@ -116,7 +116,7 @@ def inner_places(new: BoolArray) -> BoolArray:
 
 
 def _side(start: int, length: int, cells: int) -> tuple[int, int]:
-    """First cell and end, along a side of so many cells, around `length` half cells from `start` on."""
+    """Return the first cell and the end, along a side of `cells`, around `length` half cells from `start`."""
     first, end, least = start // 2, (start + length + 1) // 2, min(cells, _LEAST_CELLS)
     if end - first < least:
         first = min(max(0, round(start / 2 + length / 4 - least / 2)), cells - least)
@@ -125,13 +125,13 @@ def _side(start: int, length: int, cells: int) -> tuple[int, int]:
 
 
 def joined(known: FloatArray, way: Flow, found: FloatArray, window: Window, grid: Grid) -> FloatArray:
-    """Join the carried map of an earlier frame with a window's map of a later one, into one map of the later one.
+    """Join the embedding of an earlier frame with that of a window of a later one, on the later frame.
 
     Args:
         known: `[D, h, w]` of unit length.
-        way: Back from the later frame to the earlier, on the host.
+        way: Backward flow from the later frame to the earlier, on the host.
         found: `[D, h', w']` of unit length, in the window alone.
-        window: Place of the window.
+        window: The window.
         grid: The cells.
 
     Returns:

@@ -378,7 +378,7 @@ class RegionScorer:
 
     @property
     def box(self) -> Box | None:
-        """Where the region is, looked at on every third frame; None if it is not in sight."""
+        """Box of the region, updated on every third frame; None if it is out of sight."""
         return None if self._lost else self._box
 
     def task(self, given: QueryInput) -> QueryTask:
@@ -628,7 +628,7 @@ class QueryScorers:
 
     @property
     def region(self) -> Box | None:
-        """Where the first box or mask is by now; None if there is none, or it is not in sight."""
+        """Present box of the first region or mask; None without one, or if it is out of sight."""
         return next((each.scorer.box for each in self._scored if isinstance(each.scorer, RegionScorer)), None)
 
     def watched(self, keep: Sequence[Any]) -> tuple[Array | None, ...]:

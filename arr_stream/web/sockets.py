@@ -25,7 +25,7 @@ NO_STREAM, SILENT, REMOVED = 4404, 4408, 4410
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """How a socket is closed; `code` None where the client has done so itself."""
+    """Close code and reason of a socket; `code` is None if the client closed it."""
 
     code: int | None
     reason: str = ""
@@ -121,7 +121,7 @@ def first_fault(error: ValidationError) -> str:
 
 
 async def _first_of(*coroutines: Coroutine[Any, Any, Close]) -> Close:
-    """What the first to end has come to; the others are cancelled and waited for."""
+    """Return the result of the first to end; cancel the others and wait for them."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

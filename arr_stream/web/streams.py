@@ -76,7 +76,7 @@ class NewStream(Body):
 
 
 class StreamChange(Body):
-    """What to change; what is left out stays."""
+    """Changes to a stream; omitted fields stay."""
 
     paused: bool | None = None
     name: Name | None = None
@@ -91,14 +91,14 @@ class Region(Body):
 
 
 class NewQuery(Body):
-    """What to look for in place of what is looked for now; without `region`, the region stays."""
+    """Query that replaces the present one; without `region`, the region stays."""
 
     texts: Texts
     region: Region | None = None
 
 
 class Looks(Body):
-    """Where someone looks, normalised to [0, 1]."""
+    """Gaze point, normalised to [0, 1]."""
 
     points: Annotated[list[tuple[Share, Share]], Field(max_length=256)]
 
@@ -130,7 +130,7 @@ def stream_routes(serving: Serving) -> APIRouter:
 
     @router.get("/api/streams/{id}")
     def get_stream(id: str) -> Status:
-        """How a stream is doing."""
+        """Return the status of a stream."""
         return serving.runner(id).status()
 
     @router.delete("/api/streams/{id}", status_code=204)
@@ -165,7 +165,7 @@ def stream_routes(serving: Serving) -> APIRouter:
 
     @router.put("/api/streams/{id}/query")
     def look_for(id: str, new: NewQuery) -> Status:
-        """What to look for from the next frame on; an example picture stays."""
+        """Set the query from the next frame on; an example picture stays."""
         runner = serving.runner(id)
         told = new.region.xywh if new.region is not None else None
         region = told if "region" in new.model_fields_set else runner.region_xywh

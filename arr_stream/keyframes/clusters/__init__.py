@@ -1,4 +1,4 @@
-"""Ways to divide a frame into regions, by name."""
+"""Clusterers by name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
 
 
 def _counted(make: Callable[[int], Clusterer]) -> Callable[[Settings, Embedder | None], Clusterer]:
-    """A maker that needs nothing but the number of regions."""
+    """Adapt a maker that needs only the number of regions."""
     return lambda settings, embedder: make(settings.keyframes.cluster_count)
 
 
@@ -63,12 +63,12 @@ CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
 
 
 def make_clusterer(settings: Settings, embedder: Embedder | None = None, *, at_once: bool = False) -> Clusterer:
-    """The clusterer that `keyframes.clusters` names.
+    """Return the clusterer that `keyframes.clusters` names.
 
     Args:
-        settings: Its name, the number of regions, and what else it needs.
-        embedder: What `features` clusters by.
-        at_once: Never put the work off until the regions are read; for whoever measures it.
+        settings: Its name, the number of regions, and its options.
+        embedder: Source of the features that `features` clusters.
+        at_once: Never defer the work until the regions are read; for benchmarks.
 
     Raises:
         InvalidSetting: `features` without an embedder.

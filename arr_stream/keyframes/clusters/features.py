@@ -1,4 +1,4 @@
-"""Regions of places that are alike in what an embedder says of them, and near each other.
+"""Regions of places with similar embeddings that are near each other.
 
 Three steps. The embedding's samples are clustered by k-means in features and position together, so that the squared
 distance is 0.6 of features and 0.4 of position, each measured in its own spread over the frame; four times as many
@@ -56,7 +56,7 @@ class FeatureClusterer:
         self.count = count
 
     def cluster(self, picture: KeyframeInput) -> Clusters:
-        """Regions at a quarter of the texture's size.
+        """Return regions at a quarter of the texture's size.
 
         Raises:
             KeyframeFailed: The embedding is not made of numbers.
@@ -74,7 +74,7 @@ class FeatureClusterer:
 
 
 def labels_from_features(values: FloatArray, count: int) -> IntArray:
-    """Connected regions of samples `[D, h, w]` that are alike and near: at most `count` ids, `[h, w]` int32."""
+    """Return connected regions of samples `[D, h, w]` that are alike and near: at most `count` ids, `[h, w]` int32."""
     points = _points(values)
     height, width = values.shape[1:]
     labels = pieces_of(_k_means(points, _lattice(height, width, CLUSTERS_A_REGION * count)).reshape(height, width))
@@ -86,7 +86,7 @@ def labels_from_features(values: FloatArray, count: int) -> IntArray:
 
 
 def _points(values: FloatArray) -> FloatArray:
-    """`[h*w, D+2]`, features and position; squared distances are 0.6 of the one and 0.4 of the other."""
+    """Return `[h*w, D+2]`, features and position; squared distances are 0.6 of the one and 0.4 of the other."""
     _, height, width = values.shape
     y, x = np.mgrid[:height, :width]
     features = _spread_to_one(values.reshape(len(values), -1).T)
@@ -102,7 +102,7 @@ def _spread_to_one(vectors: FloatArray) -> FloatArray:
 
 
 def _lattice(height: int, width: int, count: int) -> npt.NDArray[np.intp]:
-    """Places of about `count` seeds on an even lattice, as indices into `h*w`."""
+    """Return places of about `count` seeds on an even lattice, as indices into `h*w`."""
     rows, columns = lattice_hw(count, height, width)
     y = ((np.arange(rows) + 0.5) * height / rows).astype(np.intp)
     x = ((np.arange(columns) + 0.5) * width / columns).astype(np.intp)
@@ -110,7 +110,7 @@ def _lattice(height: int, width: int, count: int) -> npt.NDArray[np.intp]:
 
 
 def _k_means(points: FloatArray, seeds: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """`[n]`: the nearest of the centres after some rounds of Lloyd's algorithm; an empty cluster keeps its centre."""
+    """Return `[n]`: the nearest centre after some rounds of Lloyd's algorithm; empty clusters keep their centre."""
     centres = points[seeds]
     for _ in range(ROUNDS):
         nearest = _nearest(points, centres)
@@ -126,7 +126,7 @@ def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.intp]:
 
 
 def _sums(points: FloatArray, groups: npt.NDArray[np.integer], count: int) -> FloatArray:
-    """`[count, d]`: sums of the points of each group."""
+    """Return `[count, d]`: sums of the points of each group."""
     order = np.argsort(groups, kind="stable")
     there, starts = np.unique(groups[order], return_index=True)
     sums = np.zeros((count, points.shape[1]), np.float32)

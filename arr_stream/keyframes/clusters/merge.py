@@ -31,7 +31,7 @@ FIRST_REGIONS = 500
 """Superpixels to start from, or twice as many as are wanted, if more: with 300 the IoU is 0.71, 700 gain nothing."""
 
 SIZE_POWER = 0.4
-"""Exponent of size: 0 ignores it (one region takes nearly all, IoU 0.31), 0.5 as in Ward's method (0.72)."""
+"""How much smallness counts: 0 not at all (one region takes nearly all, IoU 0.31), 0.5 as in Ward's method (0.72)."""
 
 TEXTURE_WEIGHT = 0.5
 EDGE_WEIGHT = 1.0
@@ -43,7 +43,7 @@ _FINENESS_KNEE = 4.0
 
 
 class MergeClusterer:
-    """Merges neighbours until `count` regions are left, each of one piece; fewer where there are fewer superpixels."""
+    """Clusterer that merges neighbours down to `count` connected regions, or fewer if there are fewer superpixels."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -61,7 +61,7 @@ class RegionGraph:
 
     Args:
         sizes: `[n]`, places in each region.
-        looks: `[n, d]`, what each region looks like, summed over its places; distances between means are Euclidean.
+        looks: `[n, d]`, colour and texture summed over each region; distances between means are Euclidean.
         pairs: `[m, 2]` int32, regions that touch.
         lengths: `[m]` int32, places along each border.
         edges: `[m]`, strength of the edge in [0, 1] summed along each border.
@@ -75,7 +75,7 @@ class RegionGraph:
 
 
 def region_graph(labels: IntArray, rgb: ByteArray) -> RegionGraph:
-    """The graph of a label map `[h, w]`, ids from 0 without gaps, of a picture `[h, w, 3]` uint8."""
+    """Return the graph of a label map `[h, w]`, ids from 0 without gaps, of a picture `[h, w, 3]` uint8."""
     planes, edge = _looks(rgb)
     flat = labels.ravel()
     sizes = np.bincount(flat).astype(np.float64)
@@ -100,7 +100,7 @@ def _looks(rgb: ByteArray) -> tuple[list[FloatArray], FloatArray]:
 
 
 def merged(graph: RegionGraph, count: int) -> IntArray:
-    """`[n]` int32: the region that each one ends up in, when the most alike neighbours have merged down to `count`."""
+    """Return `[n]` int32: the final region of each, after merging the most similar neighbours down to `count`."""
     merging = _Merging(graph)
     left = len(graph.sizes)
     while left > count and merging.merge_most_alike():
@@ -109,7 +109,7 @@ def merged(graph: RegionGraph, count: int) -> IntArray:
 
 
 class _Merging(TouchingRegions):
-    """The graph as it shrinks. What waits in the heap is not taken out when it is outdated, but known by its age."""
+    """The graph during merging. Outdated heap entries stay in the heap and are recognised by their age."""
 
     def __init__(self, graph: RegionGraph) -> None:
         super().__init__(len(graph.sizes), graph.pairs, graph.lengths, graph.edges)
@@ -121,7 +121,7 @@ class _Merging(TouchingRegions):
         heapq.heapify(self.heap)
 
     def merge_most_alike(self) -> bool:
-        """Make one region of two; False when no two touch."""
+        """Merge the two most similar regions; return False if no two touch."""
         while self.heap:
             _, a, b, merges_a, merges_b = heapq.heappop(self.heap)
             if self.into[a] == a and self.into[b] == b and (self.merges[a], self.merges[b]) == (merges_a, merges_b):
@@ -142,7 +142,7 @@ class _Merging(TouchingRegions):
             heapq.heappush(self.heap, (cost, a, b, self.merges[a], self.merges[b]))
 
     def _costs(self, a: npt.NDArray[np.integer], b: npt.NDArray[np.integer], edges: DoubleArray) -> DoubleArray:
-        """`[m]`: how unlike regions `a` and `b` are, given the mean strength of the edge between them."""
+        """Return `[m]`: the dissimilarity of regions `a` and `b`, given the mean strength of the edge between them."""
         size_a, size_b = self.sizes[a], self.sizes[b]
         apart = self.looks[a] / size_a[:, None] - self.looks[b] / size_b[:, None]
         smallness = (size_a * size_b / ((size_a + size_b) * self.total)) ** SIZE_POWER

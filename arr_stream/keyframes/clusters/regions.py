@@ -1,4 +1,4 @@
-"""Label maps: contiguous ids with their statistics, connected pieces, and which regions touch, and for how long."""
+"""Label maps: contiguous ids with their statistics, connected components, and shared borders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Number = TypeVar("Number", bound="np.number[Any]")
 
 
 def clusters_from_labels(labels: Labels, method: str) -> Clusters:
-    """The regions of a label map `[h, w]` of any integers, with ids from 0, the largest first.
+    """Return the regions of a label map `[h, w]` of any integers, with ids from 0, the largest first.
 
     Equally large ones keep the order of their old ids. `method` names what made them, as in the records.
 
@@ -36,7 +36,7 @@ def clusters_from_labels(labels: Labels, method: str) -> Clusters:
 
 
 def _centroids(ids: IntArray, counts: npt.NDArray[np.integer]) -> FloatArray:
-    """`[n, 2]` normalised centre of the place where each region has its mean, or of the region's place nearest to it.
+    """Return `[n, 2]`: normalised centre of the place at each region's mean, or of its own place nearest to that.
 
     Centres of places, and not the means themselves, so that no rounding can move one across its region's border.
     """
@@ -54,7 +54,7 @@ def _centroids(ids: IntArray, counts: npt.NDArray[np.integer]) -> FloatArray:
 
 
 def shared_borders(labels: Labels, strength: FloatArray | None = None) -> tuple[IntArray, IntArray, DoubleArray]:
-    """Every pair of regions that touch (4-neighbours), with the length and the strength of their border.
+    """Return every pair of touching regions (4-neighbours), with the length and the strength of their border.
 
     Args:
         labels: `[h, w]`, ids from 0.
@@ -77,13 +77,13 @@ def shared_borders(labels: Labels, strength: FloatArray | None = None) -> tuple[
 
 
 def _sides(places: npt.NDArray[Number]) -> tuple[list[npt.NDArray[Number]], list[npt.NDArray[Number]]]:
-    """Return the labels on both sides of every step to the right, and of every step down."""
+    """Return the places before and after every step to the right, and every step down."""
     left, right, above, below = places[:, :-1], places[:, 1:], places[:-1], places[1:]
     return [left.ravel(), above.ravel()], [right.ravel(), below.ravel()]
 
 
 def pieces_of(labels: Labels) -> IntArray:
-    """`[h, w]` int32 ids from 0, one for every connected piece (4-neighbours) of every region."""
+    """Return `[h, w]` int32 ids from 0, one for every connected piece (4-neighbours) of every region."""
     from skimage.measure import label
 
     # No id is below the least, so nothing is taken for background.
@@ -120,11 +120,11 @@ def absorb_small(labels: Labels, smallest_px: float) -> IntArray:
 
 
 class TouchingRegions:
-    """Regions of which one after the other goes into a neighbour; the borders are as `shared_borders` gives them.
+    """Regions that merge into neighbours one by one, with the borders of `shared_borders`.
 
     Attributes:
         borders: For each region, its neighbours with the length and the edges of the border to each.
-        into: For each region, itself or the one that it went into.
+        into: For each region, itself or the region that it merged into.
     """
 
     def __init__(self, count: int, pairs: IntArray, lengths: IntArray, edges: DoubleArray) -> None:
@@ -134,7 +134,7 @@ class TouchingRegions:
             self.borders[a][b] = self.borders[b][a] = (length, edge)
 
     def join(self, gone: int, kept: int) -> None:
-        """Let one region go into a neighbour."""
+        """Merge one region into a neighbour."""
         self.into[gone] = kept
         around = self.borders[kept]
         for other, (length, edge) in self.borders[gone].items():
@@ -145,7 +145,7 @@ class TouchingRegions:
         self.borders[gone] = {}
 
     def owners(self) -> IntArray:
-        """`[n]`: the region that each ended up in."""
+        """Return `[n]`: the final region of each."""
         # A region only ever goes into one that is still there, so following the chain ends at one that is.
         owner = np.array(self.into, np.int32)
         while (owner[owner] != owner).any():
@@ -154,6 +154,6 @@ class TouchingRegions:
 
 
 def lattice_hw(count: int, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of about `count` nearly square parts of a raster, none smaller than one place."""
+    """Return rows and columns of about `count` nearly square parts of a raster, none smaller than one place."""
     rows = min(height, max(1, round(math.sqrt(count * height / width))))
     return rows, min(width, max(1, round(count / rows)))

@@ -1,4 +1,4 @@
-"""Regions by Segment Anything: what the model takes for objects and their parts, whatever they are.
+"""Regions by Segment Anything: objects and their parts, of any class.
 
 Kirillov et al., "Segment Anything", 2023. A grid of points is put to the model one by one, masks that it thinks well of
 are kept once each, and where masks overlap the smaller one is on top.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 Architectures = Mapping[str, Callable[[], Any]]
-"""Makers of an untrained `segment_anything.modeling.Sam`, by the names allowed in `sam.model`."""
+"""Makers of an untrained `segment_anything.modeling.Sam`, by the values of `sam.model`."""
 
 MODELS = ("vit_b", "vit_l", "vit_h")
 
@@ -76,7 +76,7 @@ class SamClusterer:
         )
 
     def cluster(self, picture: KeyframeInput) -> Clusters:
-        """Return the model's regions at a quarter of the texture; places without a mask form one more.
+        """Return the model's regions, and one for uncovered places, at a quarter of the texture.
 
         `Clusters.method` says when the model found nothing; the frame is one region then.
 
@@ -91,7 +91,7 @@ class SamClusterer:
 
 
 def checkpoint_path(settings: SamSettings, models: ModelSettings) -> Path:
-    """The file that the settings mean; BackendUnavailable or FetchFailed where it is not there."""
+    """Return the checkpoint's file; raise BackendUnavailable or FetchFailed if it is missing."""
     from arr_stream import weights
 
     if settings.checkpoint == "auto":
@@ -106,7 +106,7 @@ def checkpoint_path(settings: SamSettings, models: ModelSettings) -> Path:
 
 
 def load_sam(architectures: Architectures, name: str, path: Path) -> Any:
-    """A model with the weights of a file, in evaluation mode on the CPU.
+    """Return a model with the weights of a file, in evaluation mode on the CPU.
 
     Raises:
         WeightsInvalid: The file is damaged, holds code, or belongs to another model, which is named where it is known.
@@ -127,7 +127,7 @@ def load_sam(architectures: Architectures, name: str, path: Path) -> Any:
 
 
 def _fits(architecture: Callable[[], Any], state: Mapping[str, torch.Tensor]) -> bool:
-    """The weights have the names and shapes of the architecture's; nothing is allocated to find out."""
+    """Return whether the weights match the architecture's names and shapes; allocates nothing."""
     import torch
 
     with torch.device("meta"):
@@ -136,7 +136,7 @@ def _fits(architecture: Callable[[], Any], state: Mapping[str, torch.Tensor]) ->
 
 
 def _at_most(rgb: ByteArray, longest_px: int) -> ByteArray:
-    """The picture, shrunk where its long side exceeds what the model looks at: larger masks would say no more."""
+    """Return the picture, shrunk if its long side exceeds the model's input: larger masks add no detail."""
     height, width = rgb.shape[:2]
     scale = longest_px / max(height, width)
     if scale >= 1.0:
@@ -145,7 +145,7 @@ def _at_most(rgb: ByteArray, longest_px: int) -> ByteArray:
 
 
 def _refuse_what_is_no_number(module: Any, given: Any, made: Any) -> None:
-    """Refuse NaN, which would fail every threshold and pass for a picture without objects."""
+    """Raise on NaN, which would fail every threshold and look like a picture without objects."""
     for values in made if isinstance(made, tuple) else (made,):
         if not bool(values.isfinite().all()):
             raise KeyframeFailed(
@@ -155,7 +155,7 @@ def _refuse_what_is_no_number(module: Any, given: Any, made: Any) -> None:
 
 
 UNCOVERED = 0
-"""Id of what no mask covers."""
+"""Id of places that no mask covers."""
 
 
 def labels_from_masks(masks: Iterable[BoolArray], hw: tuple[int, int]) -> IntArray:

@@ -1,4 +1,4 @@
-"""Ways to describe every place of a frame by a vector, by name."""
+"""Embedders by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EMBEDDERS: dict[str, Callable[[Settings, int | None], Embedder]] = {"appearance"
 
 
 def make_embedder(settings: Settings, threads: int | None = None) -> Embedder:
-    """The embedder that `keyframes.embeddings` names, on at most `threads` threads (None: as it likes).
+    """Return the embedder that `keyframes.embeddings` names, on at most `threads` threads (None: its default).
 
     Raises:
         BackendUnavailable, WeightsInvalid: A package or weights are missing or damaged.
@@ -46,7 +46,7 @@ def make_embedder(settings: Settings, threads: int | None = None) -> Embedder:
 
 
 def make_text_encoder(settings: Settings) -> TextEncoder | None:
-    """The text half of the embedder, None where its space has no texts.
+    """Return the embedder's text encoder, or None if its space has no texts.
 
     Raises:
         BackendUnavailable, WeightsInvalid: A package or weights are missing or damaged.
@@ -60,7 +60,7 @@ def make_text_encoder(settings: Settings) -> TextEncoder | None:
 
 
 def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
-    """Principal directions of the encoder's space: from the file that was asked for, or beside the model's weights.
+    """Return principal directions of the encoder's space, from the configured file or beside the model's weights.
 
     Returns:
         None where there is none, and for a space without texts; they are then learned on the stream.

@@ -1,17 +1,19 @@
-"""Appearance of each place in 16 numbers, without weights.
+"""Appearance embedding of 16 hand-made features, without weights.
 
-| rows | what | range | |---|---|---| | 0-2 | share of dark, middling and bright pixels (soft histogram of CIE
-lightness) | [0, 1], sum to 1 | | 3, 4 | CIE a* (green to red) and b* (blue to yellow), softened to saturate | [-1, 1] |
-| 5-10 | hue in six overlapping bins around the colour circle from red, weighted by chroma | [0, 1] | | 11, 12 |
-contrast: mean difference from the surroundings, fine and coarse | [0, 1] | | 13, 14 | orientation as a double angle
-(cosine, sine), weighted by how much the gradients agree | [-1, 1] | | 15 | edge density: share of pixels with a clear
-gradient | [0, 1] |
+| rows | what | range |
+|---|---|---|
+| 0-2 | share of dark, middling and bright pixels (soft histogram of CIE lightness) | [0, 1], sum to 1 |
+| 3, 4 | CIE a* (green to red) and b* (blue to yellow), softened to saturate | [-1, 1] |
+| 5-10 | hue in six overlapping bins around the colour circle from red, weighted by chroma | [0, 1] |
+| 11, 12 | contrast: mean difference from the surroundings, fine and coarse | [0, 1] |
+| 13, 14 | orientation as a double angle (cosine, sine), weighted by how much the gradients agree | [-1, 1] |
+| 15 | edge density: share of pixels with a clear gradient | [0, 1] |
 
 Every row is a mean over a quarter of a cell of a continuous function of the pixels, so that small changes of the
-picture make small changes of the embedding. Some lightness bin is always filled, so no place has a vector near zero and
-cosines are stable. They tell places apart better after the mean over the frame is taken off both sides: on ten DAVIS
-sequences the object's places 30 frames on were told from the rest with a mean AUC of 0.78 as they are and 0.87 centred.
-The orientation follows the structure tensor (Bigun and Granlund, 1987).
+picture make small changes of the embedding. Some lightness bin is always filled, so no place has a vector near zero
+and cosines are stable. They tell places apart better after the mean over the frame is taken off both sides: on ten
+DAVIS sequences they separated the object's places 30 frames later from the rest with a mean AUC of 0.78 as they are
+and 0.87 centred. The orientation follows the structure tensor (Bigun and Granlund, 1987).
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class AppearanceEmbedder:
     name = "appearance"
 
     def embed(self, picture: KeyframeInput) -> Embedding:
-        """`[16, 2*gh, 2*gw]` float32 in [-1, 1]."""
+        """Return `[16, 2*gh, 2*gw]` float32 in [-1, 1]."""
         lab = cv2.cvtColor(picture.quarter_rgb.astype(np.float32) / 255.0, cv2.COLOR_RGB2LAB)
         lightness, a, b = (np.ascontiguousarray(lab[:, :, row], dtype=np.float32) for row in range(3))
         planes = [*_lightness_bins(lightness), *_colour(a, b), *_texture(lightness)]
@@ -90,7 +92,7 @@ def _texture(lightness: FloatArray) -> list[FloatArray]:
 
 
 def _softened(values: FloatArray, knee: float) -> FloatArray:
-    """Any values to (-1, 1): nearly linear near zero, one half at the knee."""
+    """Map values to (-1, 1): nearly linear near zero, one half at the knee."""
     return np.asarray(values / (np.abs(values) + np.float32(knee)), np.float32)
 
 

@@ -38,7 +38,7 @@ CACHED_TEXTS = 256
 
 
 class ClipEmbedder:
-    """Every place of a frame in the joint space of pictures and texts.
+    """Embedder of every place of a frame in the joint space of pictures and texts.
 
     Args:
         settings: Model, method and pass.
@@ -69,7 +69,7 @@ class ClipEmbedder:
         self.name = f"clip {self.space} {settings.method} {settings.passes}"
 
     def embed(self, picture: KeyframeInput) -> Embedding:
-        """`[D, h, w]` of unit length, at most two samples a cell.
+        """Return `[D, h, w]` of unit length, at most two samples a cell.
 
         Raises:
             KeyframeFailed: The model gives values that are not numbers, or the device has too little memory.
@@ -107,12 +107,12 @@ class ClipTextEncoder:
         self._cache: OrderedDict[str, FloatArray] = OrderedDict()
 
     def token_count(self, text: str) -> int:
-        """Tokens of the whole text in the longest phrase it is put into, start and end included."""
+        """Return the tokens of the whole text in its longest template, start and end included."""
         with self._lock:
             return max(len(self._tokenizer.encode(template.format(text))) for template in self._templates)
 
     def encode(self, texts: Sequence[str]) -> FloatArray:
-        """Return `[N, D]` float32 of unit length; text beyond the context is cut off.
+        """Return `[N, D]` float32 of unit length; a text longer than the context is truncated.
 
         Raises:
             WeightsInvalid: The model gives values that are not numbers.
@@ -130,7 +130,7 @@ class ClipTextEncoder:
         return self._cache[text]
 
     def _encoded(self, text: str) -> FloatArray:
-        """Mean of the unit vectors of all phrases, brought to unit length (Radford et al., 2021)."""
+        """Return the mean of the unit vectors of all phrases, scaled to unit length (Radford et al., 2021)."""
         tokens = self._tokenizer.batch([template.format(text) for template in self._templates]).to(self._device)
         # More threads add up in another order, and the same words would not get the same vector everywhere.
         with torch.inference_mode(), one_torch_thread(), _precision(self._device):
@@ -145,7 +145,7 @@ class ClipTextEncoder:
 
 
 def encode_text(model: Any, tokens: Tensor) -> Tensor:
-    """`[N, D]`, as the model's own `encode_text` of `[N, context]` tokens, without the padding where that is idle.
+    """Return `[N, D]` as the model's own `encode_text` of `[N, context]` tokens does, without idle padding.
 
     Behind a causal mask what follows a text's end changes nothing before it, and of 77 tokens a phrase fills about ten.
     """
@@ -199,13 +199,13 @@ class Normalisation:
         self._std = torch.tensor(std, device=device).view(1, 3, 1, 1)
 
     def pixels(self, rgb: ByteArray, size_hw: tuple[int, int], stride_px: int) -> Tensor:
-        """`[1, 3, h, w]` float32 of the picture brought to a size in places of `stride_px`."""
+        """Return `[1, 3, h, w]` float32 of the picture brought to a size in places of `stride_px`."""
         bytes_hwc = torch.from_numpy(resized(rgb, (size_hw[1] * stride_px, size_hw[0] * stride_px))).to(self.device)
         return (bytes_hwc.permute(2, 0, 1)[None].float() / 255.0 - self._mean) / self._std
 
 
 def places_hw(grid: Grid, stride_px: int, *, most: int | None = None) -> tuple[int, int]:
-    """Return how many places a model of that stride has on a frame, at most two a cell and at most `most` in all."""
+    """Return the model's places on a frame for a stride, at most two a cell and at most `most` in all."""
     by_scale = CELL_PX / stride_px
     a_cell = min(SAMPLES_A_CELL, math.floor(by_scale) if by_scale >= 1 else by_scale)
     rows, columns = max(1, round(grid.rows * a_cell)), max(1, round(grid.columns * a_cell))
@@ -218,7 +218,7 @@ def places_hw(grid: Grid, stride_px: int, *, most: int | None = None) -> tuple[i
 
 
 def frame_features(tower: Tower, rgb: ByteArray, grid: Grid, settings: ClipSettings, normal: Normalisation) -> Tensor:
-    """Every place of a frame `[H, W, 3]` uint8 in the joint space, with the settings' method and pass.
+    """Embed every place of a frame `[H, W, 3]` uint8 in the joint space, with the settings' method and pass.
 
     Returns:
         `[D, h, w]` float32 of unit length, at most two samples a cell.
@@ -240,7 +240,7 @@ def window_starts(length: int, window: int) -> list[int]:
 
 
 def at_most(features: Tensor, most_hw: tuple[int, int]) -> Tensor:
-    """`[D, h, w]` of unit length, averaged over areas along every side that is finer than `most_hw`."""
+    """Return `[D, h, w]` of unit length, averaged over areas along every side that is finer than `most_hw`."""
     height, width = features.shape[1:]
     size_hw = min(height, most_hw[0]), min(width, most_hw[1])
     if size_hw == (height, width):

@@ -40,7 +40,7 @@ NEIGHBOURHOOD_TOKENS = 5.0
 
 
 class Tower(ABC):
-    """A vision tower that can describe every place.
+    """Vision tower with dense features.
 
     Attributes:
         methods: Which of `METHODS` it has.
@@ -54,7 +54,7 @@ class Tower(ABC):
 
     @abstractmethod
     def features(self, pixels: Tensor, method: str) -> Tensor:
-        """Every place in the joint space.
+        """Return the features of every place in the joint space.
 
         Args:
             pixels: `[B, 3, H, W]`, normalised as the model wants; sides are multiples of `stride_px`.
@@ -66,7 +66,7 @@ class Tower(ABC):
 
 
 def make_tower(visual: nn.Module, space: str, method: str) -> Tower:
-    """The dense view of the vision tower of an open_clip model; `space` names the model, for errors.
+    """Return the dense view of the vision tower of an open_clip model; `space` names the model, for errors.
 
     Raises:
         InvalidSetting: Its architecture is not understood, or it does not have the method; names those that it has.
@@ -104,7 +104,7 @@ def _tower_of(visual: Any) -> Tower | None:
 
 
 class _Transformer(Tower):
-    """Common parts of the two ViTs; tokens are `[B, prefix + N, C]`, the prefix being class and register tokens."""
+    """Shared steps of the two ViTs; tokens are `[B, prefix + N, C]`, the prefix being class and register tokens."""
 
     pooled_by_attention = False
     _blocks: list[Any]
@@ -125,11 +125,11 @@ class _Transformer(Tower):
 
     @abstractmethod
     def _embedded(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
-        """Tokens as they enter the first block."""
+        """Return the tokens at the input of the first block."""
 
     @abstractmethod
     def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the last block, each `[B, heads, T, C / heads]`."""
+        """Return queries, keys and values of the last block, each `[B, heads, T, C / heads]`."""
 
     @abstractmethod
     def _attended(self, mixed: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class _Transformer(Tower):
 
     @abstractmethod
     def _to_joint(self, tokens: Tensor) -> Tensor:
-        """Tokens without prefix to the joint space, `[B, N, D]`, each by itself."""
+        """Project tokens without prefix to the joint space, `[B, N, D]`, each by itself."""
 
 
 class OpenClipViT(_Transformer):
@@ -304,7 +304,7 @@ def _mixed(method: str, queries: Tensor, keys: Tensor, values: Tensor, grid_hw: 
 
 
 def neighbourhood(grid_hw: tuple[int, int], *, prefix: int = 0) -> Tensor:
-    """`[T, T]` in [0, 1]: how near each token is to each other; 0 to and from the prefix."""
+    """Return `[T, T]` in [0, 1]: how near each token is to each other; 0 to and from the prefix."""
     rows, columns = grid_hw
     row = torch.arange(rows, dtype=torch.float32).repeat_interleave(columns)
     column = torch.arange(columns, dtype=torch.float32).repeat(rows)
@@ -313,11 +313,11 @@ def neighbourhood(grid_hw: tuple[int, int], *, prefix: int = 0) -> Tensor:
 
 
 def _split(tokens: Tensor, heads: int) -> Tensor:
-    """`[B, T, C]` to `[B, heads, T, C / heads]`."""
+    """Split `[B, T, C]` into `[B, heads, T, C / heads]`."""
     batch, count, width = tokens.shape
     return tokens.reshape(batch, count, heads, width // heads).transpose(1, 2)
 
 
 def _joined(tokens: Tensor) -> Tensor:
-    """`[B, heads, T, d]` to `[B, T, heads * d]`."""
+    """Join `[B, heads, T, d]` into `[B, T, heads * d]`."""
     return tokens.transpose(1, 2).flatten(2)

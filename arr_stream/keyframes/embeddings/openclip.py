@@ -62,7 +62,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Interpretation of `clip.model`.
+    """Resolved value of `clip.model`.
 
     Args:
         config: open_clip's model configuration.
@@ -99,7 +99,7 @@ class LoadedClip(_Plan):
 
 
 def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers = "both") -> LoadedClip:
-    """The model that `clip.model` names, in evaluation mode, on the CPU, in float32; one half of it frees the other.
+    """Load the model that `clip.model` names, or one half of it, in evaluation mode on the CPU, in float32.
 
     Raises:
         BackendUnavailable: open_clip, the weights or the tokeniser's files are missing.
@@ -177,7 +177,7 @@ def _plan_name(name: str, pretrained: str, models: ModelSettings) -> _Plan:
 
 
 def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...]) -> _Plan:
-    """A folder in open_clip's own form."""
+    """Return the plan of a folder in open_clip's own form."""
     path = folder / CONFIG_NAME
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
@@ -221,7 +221,7 @@ def _weights_in(folder: Path) -> Path:
 
 
 def _statistics(entries: list[dict[str, Any]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation that all entries agree on, OpenAI's where there are none or they differ."""
+    """Return the mean and deviation that all entries share; OpenAI's if there are none or they differ."""
     found = {
         (tuple(entry.get("mean") or _OPENAI_MEAN), tuple(entry.get("std") or _OPENAI_STD)) for entry in entries if entry
     }
@@ -245,7 +245,7 @@ def fingerprint(file: Path) -> str:
 
 
 def _built(plan: _Plan) -> Any:
-    """The architecture with random weights; parts that only the hub could give are refused."""
+    """Return the architecture with random weights; parts that only the hub could give are refused."""
     import open_clip
 
     config = copy.deepcopy(plan.config)
@@ -271,7 +271,7 @@ def _built(plan: _Plan) -> Any:
 
 
 def _check_fits(vision: Mapping[str, Any], text: Mapping[str, Any], plan: _Plan) -> None:
-    """Refuse what the weights file could not fill before it is built: that would take any time and any memory."""
+    """Reject, before building it, an architecture too large for the weights file: it could take unbounded memory."""
     least = _least_bytes(text, 512) + _number(text, "vocab_size", 49_408) * _number(text, "width", 512)
     if not vision.get("timm_model_name"):
         patches = (_number(vision, "image_size", 224) / max(1.0, _number(vision, "patch_size", 16))) ** 2
@@ -293,7 +293,7 @@ def _least_bytes(tower: Mapping[str, Any], width: float) -> float:
 
 
 def _number(section: Mapping[str, Any], key: str, default: float) -> float:
-    """Return the number in the section, or the sum if there are several; the default without one."""
+    """Return the number under a key, the sum of several, or the default if there is none."""
     value = section.get(key, default)
     values = value if isinstance(value, list) else [value]
     found = [float(one) for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
@@ -354,7 +354,7 @@ def _differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
 
 
 def _tokenizer(plan: _Plan) -> Tokenizer:
-    """The tokeniser that belongs to the model, from files on disk alone."""
+    """Return the tokeniser that belongs to the model, from files on disk alone."""
     text = plan.config["text_cfg"]
     options = {key: value for key, value in text.get("tokenizer_kwargs", {}).items() if key != "reduction_mask"}
     length = int(text.get("context_length", 77))

@@ -31,7 +31,7 @@ _LARGEST_FILE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pca:
-    """Mean of a space's features, and their directions of largest variance.
+    """Mean and principal directions of the features of a space.
 
     Args:
         space: As `Embedding.space`.
@@ -43,8 +43,8 @@ class Pca:
         method: As the setting `clip.method`, since each way has a mean of its own; empty where it is not known.
 
     Raises:
-        ValueError: Shapes that do not fit, values that are not finite, rows that are not orthonormal, or variances that
-            are negative, do not fall, or sum to more than the total.
+        ValueError: Shapes that do not fit, values that are not finite, rows that are not orthonormal, or variances
+            that are negative, do not fall, or sum to more than the total.
     """
 
     space: str
@@ -83,7 +83,7 @@ class Pca:
         return int(self.basis.shape[0])
 
     def variance_kept(self, components: int) -> float:
-        """Share of the total variance, in [0, 1], along the first `components` directions; 1 where nothing varies."""
+        """Return the share of variance, in [0, 1], along the first `components` directions; 1 if nothing varies."""
         return _share(self.variance[:components], self.total_variance)
 
     def save(self, path: Path) -> None:
@@ -97,7 +97,7 @@ class Pca:
 
 
 def load_pca(path: Path, space: str | None = None, method: str | None = None) -> Pca:
-    """Load a PCA that `Pca.save` wrote, and check its space and method if they are given.
+    """Read what `Pca.save` wrote, of this space and made by this method, where those are given.
 
     Raises:
         BackendUnavailable: The file, or the package safetensors, is missing.
@@ -171,12 +171,12 @@ class StreamingPca:
         self.count, self._solved = count, None
 
     def variance_kept(self, components: int) -> float:
-        """Share of the total variance, in [0, 1], along the best `components` directions; 1 where nothing varies."""
+        """Return the share of variance, in [0, 1], along the best `components` directions; 1 if nothing varies."""
         variance, _ = self._principal()
         return _share(variance[:components], float(variance.sum()))
 
     def result(self, space: str, components: int) -> Pca:
-        """The PCA of everything taken in so far, with at most D directions.
+        """Return the PCA of all vectors so far, with at most D directions.
 
         Raises:
             ValueError: No vector yet, or fewer than 1 component.
@@ -194,7 +194,7 @@ class StreamingPca:
         )
 
     def _principal(self) -> tuple[DoubleArray, DoubleArray]:
-        """Variances `[D]`, falling, and directions `[D, D]`."""
+        """Return variances `[D]`, falling, and directions `[D, D]`."""
         if self._solved is None:
             values, columns = np.linalg.eigh(self._scatter / max(1, self.count))
             basis = columns[:, ::-1].T
@@ -209,7 +209,7 @@ def _share(variance: npt.NDArray[np.floating], total: float) -> float:
 
 
 def unknown(space: str, mean: FloatArray, components: int) -> Pca:
-    """A PCA that knows nothing but the mean `[D]`: any directions, to be `adapted`."""
+    """Return a PCA with the mean `[D]` and arbitrary directions, to be `adapted`."""
     size = len(mean), min(components, len(mean))
     with one_torch_thread():
         start = torch.from_numpy(np.random.default_rng(0).standard_normal(size))
@@ -218,7 +218,7 @@ def unknown(space: str, mean: FloatArray, components: int) -> Pca:
 
 
 def adapted(pca: Pca, directions: FloatArray, rounds: int = 2) -> Pca:
-    """The same mean, but the principal directions of these places, found from those of the PCA.
+    """Adapt the principal directions of a PCA to these places; the mean is unchanged.
 
     Subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", 2011) from a start that is
     nearly right already; at D = 768 and 1024 places a tenth of the work of the full D x D problem.

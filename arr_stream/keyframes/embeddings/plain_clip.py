@@ -35,7 +35,7 @@ class Block(nn.Module):
         self.mlp.add_module("c_proj", nn.Linear(4 * width, width))
 
     def forward(self, tokens: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-        """`[B, T, C]` to the same."""
+        """Map `[B, T, C]` to the same shape."""
         seen = self.ln_1(tokens)
         tokens = tokens + self.attn(seen, seen, seen, need_weights=False, attn_mask=attn_mask)[0]
         out: Tensor = tokens + self.mlp(self.ln_2(tokens))

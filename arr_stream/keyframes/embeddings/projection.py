@@ -1,4 +1,4 @@
-"""Features of hundreds of numbers as 16 channels that lose nothing of what is asked.
+"""Projection of high-dimensional features to 16 channels that preserve the queries exactly.
 
 A place's feature x, of unit length, is centred and halved, which brings its length to at most 1, and written as
 z = R (x - mean) / 2 with 16 orthonormal rows R. The first rows span the queries that are active, so a query's product
@@ -41,10 +41,10 @@ _LEAST_VARIANCE = 1e-6
 
 
 def centred(values: FloatArray, mean: FloatArray) -> FloatArray:
-    """Features `[D, ...]` from their mean `[D]`, halved: of unit length before, they are at most of unit length now.
+    """Return features `[D, ...]` minus their mean `[D]`, halved; features of unit length stay at most of unit length.
 
-    They are not brought to unit length: how far a place is from the mean says how much there is to be told about it.
-    Scaled to one length, places without anything in them drown the rest in noise.
+    They are not scaled to unit length, since the distance from the mean measures the content of a place. With equal
+    lengths, empty places drown the rest in noise.
     """
     offsets = values.reshape(len(mean), -1) - mean[:, None]
     offsets *= np.float32(0.5)
@@ -77,12 +77,12 @@ class Projection:
     readout: FloatArray
 
     def project(self, directions: FloatArray) -> FloatArray:
-        """`[16, ...]` float32 in [-1, 1] of `centred` features, `[D, ...]`."""
+        """Return `[16, ...]` float32 in [-1, 1] of `centred` features, `[D, ...]`."""
         channels = product(self.rows, directions)
         return np.clip(channels, -1.0, 1.0, out=channels)
 
     def coordinates(self, directions: FloatArray) -> FloatArray:
-        """`[Q, 16]` float32 of directions `[Q, D]`: their product with the channels is that with the centred feature.
+        """Return `[Q, 16]` float32 of directions `[Q, D]`; their product with channels equals that with features.
 
         Exact for directions in the span of the queries, the best linear guess for others.
         """
@@ -92,7 +92,7 @@ class Projection:
 def make_projection(
     queries: FloatArray, pca: Pca, texts: FloatArray | None = None, like: FloatArray | None = None
 ) -> Projection:
-    """The projection that keeps the queries exactly and of everything else as much as fits.
+    """Return the projection that keeps the queries exactly, and as much of everything else as fits.
 
     Args:
         queries: `[Q, D]` directions of any length, in any order; zero and parallel ones cost no row. Of more than 8
@@ -137,7 +137,7 @@ def _doubles(values: FloatArray) -> Tensor:
 
 
 def _span(directions: Tensor, most: int) -> Tensor:
-    """Orthonormal rows `[R, D]`, R at most `most`, that span directions `[N, D]`, each counted alike.
+    """Return orthonormal rows `[R, D]`, R at most `most`, that span directions `[N, D]`, each counted alike.
 
     Where `most` rows are too few, they are the principal ones.
     """
@@ -152,7 +152,7 @@ def _span(directions: Tensor, most: int) -> Tensor:
 
 
 def _joint_basis(asked: Tensor, pca: Pca) -> tuple[Tensor, Tensor]:
-    """Orthonormal rows `[K', D]` that span the principal directions and the queries, and the variance along each.
+    """Return orthonormal rows `[K', D]` that span principal directions and queries, and the variance along each.
 
     What the PCA does not hold of the variance is taken to be spread evenly over the directions that it does not hold.
     """
@@ -168,7 +168,7 @@ def _joint_basis(asked: Tensor, pca: Pca) -> tuple[Tensor, Tensor]:
 
 
 def _weighted(deviation: Tensor, texts: Tensor) -> Tensor:
-    """`[K', K']`: how much a whitened direction matters to directions like the texts `[M, K']`, and to any."""
+    """Return `[K', K']`: how much a whitened direction matters to directions like the texts `[M, K']`, and to any."""
     size = len(deviation)
     covariance = texts.T @ texts / texts.square().sum().clamp(min=1e-12)
     mixed = TEXT_WEIGHT * covariance + (1 - TEXT_WEIGHT) / size * torch.eye(size, dtype=torch.float64)
@@ -176,7 +176,7 @@ def _weighted(deviation: Tensor, texts: Tensor) -> Tensor:
 
 
 def _unexplained(known: Tensor, matrix: Tensor, count: int) -> Tensor:
-    """`[count, K']` orthonormal: the leading eigenvectors of `matrix` among what is orthogonal to the rows `known`."""
+    """Return `[count, K']`: leading eigenvectors of `matrix` in the orthogonal complement of the rows `known`."""
     identity = torch.eye(len(matrix), dtype=torch.float64)
     complement = torch.linalg.qr(torch.cat([_orthonormal(known), identity]).T)[0].T[len(known) :]
     _, columns = torch.linalg.eigh(complement @ matrix @ complement.T)
@@ -185,14 +185,14 @@ def _unexplained(known: Tensor, matrix: Tensor, count: int) -> Tensor:
 
 
 def _turn(rows: Tensor, like: Tensor) -> Tensor:
-    """The orthogonal matrix that brings `rows` nearest to `like` (Schönemann's Procrustes problem, 1966)."""
+    """Return the orthogonal matrix that brings `rows` nearest to `like` (Schönemann's Procrustes problem, 1966)."""
     left, _, right = torch.linalg.svd(like @ rows.T)
     turn: Tensor = left @ right
     return turn
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
-    """The rows made orthonormal one after the other, so that the first few keep their span."""
+    """Return the rows made orthonormal one after the other, so that the first few keep their span."""
     columns, triangle = torch.linalg.qr(rows.T)
     signed: Tensor = columns * torch.where(triangle.diagonal() < 0, -1.0, 1.0)
     return signed.T

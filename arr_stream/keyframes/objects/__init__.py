@@ -1,4 +1,4 @@
-"""Objects by name on keyframes: which detector finds them, and what is known of it."""
+"""Object detection on keyframes: selection and description of the detector."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _card(name: str, path: Path) -> Card:
     if name != "auto":
         return card_of(path)
     return Card(
-        # What fills the frame it knows only in a small picture.
+        # The detector finds frame-filling objects only at a small size.
         sides_px=(640, 288),
         # The weights were trained with anchors 1 to 3 at the finer output; the network's file says 0 to 2.
         anchors=(((81, 82), (135, 169), (344, 319)), ((23, 27), (37, 58), (81, 82))),
@@ -84,7 +84,7 @@ def _card(name: str, path: Path) -> Card:
 
 
 def detected_labels(settings: Settings) -> tuple[str, ...]:
-    """Return the names of what the detector in use can find; none where there is no detector.
+    """Return the class names of the detector in use; empty without a detector.
 
     Raises:
         BackendUnavailable, FetchFailed: As `detector_file`.
@@ -97,7 +97,7 @@ def detected_labels(settings: Settings) -> tuple[str, ...]:
 
 
 def make_object_finder(settings: Settings, threads: int | None = None) -> ObjectFinder | None:
-    """Return what finds objects, on at most `threads` threads; None where nothing does; raises as `detected_labels`."""
+    """Return the object finder, on at most `threads` threads, or None; raises as `detected_labels`."""
     path = detector_file(settings)
     return None if path is None else DetectorFinder(settings.keyframes.objects, path, threads)
 
@@ -110,7 +110,7 @@ def _detector(name: str, path: Path, threads: int | None) -> ObjectDetector:
 
 
 class DetectorFinder:
-    """Finds objects with a detector, which is loaded when it is first used.
+    """Object finder with a detector that is loaded on first use.
 
     Args:
         setting: Value of `keyframes.objects`.

@@ -38,7 +38,7 @@ _MOST_CANDIDATES = 1000
 _OVERLAP = 0.45
 """Intersection over union above which, of two boxes of a class, the one with the lower score is dropped."""
 LEAST_LARGE = 0.3
-"""Longer side of what is large, as a share of the frame's."""
+"""Least longer side of a large object, as a share of the frame's."""
 _WITHIN = 0.85
 """Share of the smaller of two boxes of a class above which it lies within the other."""
 
@@ -46,7 +46,7 @@ Byte = Annotated[float, Field(ge=-1e4, le=1e4)]
 
 
 class Card(BaseModel):
-    """Describes a detector, as far as its file does not.
+    """Description of a detector, for facts that its file lacks.
 
     Args:
         labels: Names of its classes, in order; an empty one is no class.
@@ -116,11 +116,11 @@ class Found:
 
 
 class ObjectDetector:
-    """Finds objects in pictures.
+    """Object detector on onnxruntime.
 
     Args:
         model: ONNX file, or Darknet weights with the `.cfg` beside them.
-        card: What is known of it.
+        card: Its description.
         threads: For onnxruntime; None for one a core.
 
     Raises:
@@ -167,7 +167,7 @@ class ObjectDetector:
         return _surest((np.concatenate([boxes for boxes, _ in looks]), np.concatenate([scores for _, scores in looks])))
 
     def _looked(self, rgb: ByteArray, side_px: int, least: float) -> Detections:
-        """Return what a look at one size finds, of boxes whose longer side is at least that share of the frame's."""
+        """Return the detections at one size whose longer side is at least the share `least` of the frame's."""
         planes, share = self._planes(rgb, side_px)
         size_wh = planes.shape[3], planes.shape[2]
         inputs = (planes, np.array([size_wh], np.int64)) if self._told_size else (planes,)

@@ -31,7 +31,7 @@ _LEAST_BINS = 8
 def detections(
     outputs: Sequence[FloatArray], size_wh: tuple[int, int], classes: int, anchors: Sequence[FloatArray] = ()
 ) -> Detections:
-    """Return what a detector's outputs say.
+    """Decode a detector's outputs.
 
     Args:
         outputs: As the model gave them, in any order.

@@ -46,7 +46,7 @@ def model(
         constants: Tensors that they read.
         inputs: The shape of each input by its name; free sides are names. All are float32.
         outputs: Names of the outputs.
-        metadata: What the model says of itself.
+        metadata: The model's metadata.
     """
     graph = b"".join(
         [

@@ -1,4 +1,4 @@
-"""Ways to find text, by name."""
+"""Text finders by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
 
 
 class NoText:
-    """Finds nothing, at no cost; channel 16 stays zero."""
+    """Text finder that finds nothing; channel 16 stays zero."""
 
     name = "none"
 
@@ -48,7 +48,7 @@ TEXT_FINDERS: dict[str, Callable[[Settings, int | None], TextFinder]] = {
 
 
 def make_text_finder(settings: Settings, threads: int | None = None) -> TextFinder:
-    """The text finder that `keyframes.text` names, on at most `threads` threads (None: as it likes).
+    """Return the text finder that `keyframes.text` names, on at most `threads` threads (None: its default).
 
     Raises:
         BackendUnavailable: Its package or its weights are missing.

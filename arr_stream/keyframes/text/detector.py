@@ -1,8 +1,8 @@
-"""Text detector: a segmentation network with its boxes, run on onnxruntime alone.
+"""Text detector: a segmentation network and its boxes, on onnxruntime.
 
 After Liao, Wan, Yao, Chen and Bai, "Real-time Scene Text Detection with Differentiable Binarization" (AAAI 2020), with
-the weights and the thresholds of RapidOCR. RapidOCR's own pipeline finds the same boxes, but takes two seconds to be
-loaded, twenty times as long as the network.
+the weights and the thresholds of RapidOCR. RapidOCR's own pipeline finds the same boxes, but loads for two
+seconds, twenty times as long as the network.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from arr_stream.keyframes.network import Network
 from arr_stream.types import ByteArray, FloatArray
 
 _TEXT_FROM = 0.3
-"""Probability from which a place belongs to a kernel of text."""
+"""Least probability of a pixel in a text kernel."""
 _MOST_KERNELS = 1000
 _LEAST_KERNEL_PX, _LEAST_BOX_PX = 3, 5
 _GROWTH = 1.6
-"""A kernel is text shrunk on all sides; its box grows by so many times area over circumference."""
+"""Growth of a kernel (shrunken text) to its box, in units of area over circumference."""
 _LINE_PX = 10
-"""Boxes whose upper corners are less apart than this, from one to the next below, stand on one line."""
+"""Vertical distance of upper corners below which two consecutive boxes share a line."""
 _JOINED = np.ones((2, 2), np.uint8)
 
 
 class TextDetector:
-    """Detector of likely text; `boxes_of` draws boxes around its lines.
+    """Detector of text probability; `boxes_of` derives the boxes of lines.
 
     Args:
         model: ONNX file, `[1, 3, h, w]` in [-1, 1] (blue first) to `[1, 1, h, w]` probabilities.
@@ -39,21 +39,21 @@ class TextDetector:
         self._network = Network(model, threads)
 
     def probability(self, rgb: ByteArray) -> FloatArray:
-        """`[h, w]` of a picture `[h, w, 3]` with sides that are multiples of 32."""
+        """Return `[h, w]` for a picture `[h, w, 3]` with sides that are multiples of 32."""
         planes = cv2.dnn.blobFromImage(rgb, 2 / 255, mean=(127.5, 127.5, 127.5), swapRB=True)
         plane: FloatArray = self._network(planes)[0][0, 0]
         return plane
 
 
 def boxes_of(probability: FloatArray, least_score: float) -> list[tuple[FloatArray, float]]:
-    """Corners `[4, 2]` of each box in pixels, from the upper left one clockwise, with its mean probability.
+    """Return the corners `[4, 2]` of each box in pixels, clockwise from the upper left, and its mean probability.
 
     Args:
         probability: `[h, w]`.
-        least_score: Boxes below it do not count.
+        least_score: Boxes with a lower mean are dropped.
 
     Returns:
-        Line by line from above, each from the left.
+        Boxes from top to bottom, and from left to right on a line.
     """
     return _by_line(_boxes(probability, least_score))
 
@@ -78,7 +78,7 @@ def _boxes(probability: FloatArray, least_score: float) -> list[tuple[FloatArray
 
 
 def _mean_within(probability: FloatArray, corners: FloatArray) -> float:
-    """Mean of the probabilities inside a quadrilateral."""
+    """Return the mean probability inside a quadrilateral."""
     height, width = probability.shape
     low = np.clip(np.floor(corners.min(axis=0)).astype(int), 0, (width - 1, height - 1))
     high = np.clip(np.ceil(corners.max(axis=0)).astype(int), 0, (width - 1, height - 1)) + 1
@@ -89,7 +89,7 @@ def _mean_within(probability: FloatArray, corners: FloatArray) -> float:
 
 
 def _corners(box: tuple[tuple[float, float], tuple[float, float], float], hw: tuple[int, ...]) -> FloatArray:
-    """`[4, 2]` from the upper left one clockwise, within the picture."""
+    """Return `[4, 2]`, clockwise from the upper left corner, clipped to the picture."""
     corners = cv2.boxPoints(box).clip(0, (hw[1] - 1, hw[0] - 1))
     left, right = np.split(corners[np.argsort(corners[:, 0], kind="stable")], 2)
     (upper_left, lower_left), (upper_right, lower_right) = (

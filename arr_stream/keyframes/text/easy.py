@@ -24,31 +24,31 @@ from arr_stream.threads import torch_threads
 from arr_stream.types import ByteArray, TextRegion
 
 DETECT_SIDE_PX = 960
-"""Long side of the picture that detection sees; twice the time finds one word in 21 more."""
+"""Long side of the detector's input; twice the time finds one more word of 21."""
 
 ENLARGE = 4
-"""Frames are enlarged for detection at most by this."""
+"""Largest upscaling of a frame for detection."""
 
 TEXT_PEAK = 0.7
 """Least score of the surest character of a word."""
 TEXT_LOW = 0.4
 LINK_LOW = 0.4
-"""Scores from which a place belongs to a character, or to the gap between two of one word."""
+"""Least scores of a character pixel, and of the gap between two characters of a word."""
 
 _LINE_PX = 64
-"""Height at which the recogniser sees a line."""
+"""Height of a line in the recogniser's input."""
 _UNSURE = 0.1
-"""Below this confidence a line is read again with its contrast stretched."""
+"""Confidence below which a line is read again with stretched contrast."""
 _REMEDY = remedy_for("easyocr")
 
 
 class EasyOcrFinder:
-    """Finds text, and reads it as English where it can: CRAFT is surer of its places than the reader of its words.
+    """Finder of English text; keeps unreadable detections, since CRAFT is more reliable than the reader.
 
     Args:
         threads: Threads for torch; None leaves the choice to it.
         device: `auto`, `cpu` or `cuda`.
-        detect_side_px: Long side of the picture that detection sees.
+        detect_side_px: Long side of the detector's input.
 
     Raises:
         BackendUnavailable: easyocr or the package with its weights is missing.
@@ -131,7 +131,7 @@ class _Reader:
 
 
 def _lines(words: Sequence[Floats]) -> list[Floats]:
-    """Quadrilaterals `[4, 2]` of lines from those of words, in frame pixels; slanted words stay as they are."""
+    """Return quadrilaterals `[4, 2]` of lines from those of words, in frame pixels; slanted words are unchanged."""
     from easyocr.utils import group_text_box
 
     if not words:
@@ -149,7 +149,7 @@ def _lines(words: Sequence[Floats]) -> list[Floats]:
 
 
 def _peak(text: Floats, unit: Floats) -> float:
-    """The highest character score in a region's upright box."""
+    """Return the highest character score in a region's upright box."""
     size = (text.shape[1], text.shape[0])
     x0, y0 = np.clip(np.floor(unit.min(axis=0) * size), 0, np.array(size) - 1).astype(int)
     x1, y1 = np.ceil(unit.max(axis=0) * size).astype(int)

@@ -55,20 +55,20 @@ from arr_stream.keyframes.text.regions import (
 from arr_stream.types import ByteArray, FloatArray, TextRegion
 
 DETECT_SIDE_PX = 640
-"""Long side of the picture that detection sees; beyond it cost grows faster than what is found."""
+"""Long side of the detector's input; beyond it cost grows faster than recall."""
 
 LEAST_SCORE = 0.3
-"""Mean probability of text in a box from which the box is read."""
+"""Least mean probability of a box that is read."""
 
 _REMEDY = "run `pip install rapidocr onnxruntime`, or set keyframes.text=none"
 
 
 class RapidOcrFinder:
-    """Finder that keeps only readable text. Models are loaded when they are first run.
+    """Text finder that keeps only readable text. Models are loaded on first use.
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
-        detect_side_px: Long side of the picture that detection sees.
+        detect_side_px: Long side of the detector's input.
 
     Raises:
         BackendUnavailable: rapidocr or onnxruntime is missing, or the models are not inside the package.
@@ -91,12 +91,12 @@ class RapidOcrFinder:
     def look(
         self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE
     ) -> tuple[list[TextRegion], FloatArray]:
-        """Unread regions of a picture, and how text-like its places are, `[h, w]`.
+        """Return the unread regions of a picture, and the text-likeness `[h, w]` of its places.
 
         Args:
             rgb: The picture.
-            side_px: Its long side in the detector's eyes.
-            least_score: Regions whose mean probability is below it do not count.
+            side_px: Its long side in the detector's input.
+            least_score: Regions with a lower mean probability are dropped.
         """
         size_wh = detect_wh((rgb.shape[1], rgb.shape[0]), side_px)
         seen = resized(rgb, size_wh)
@@ -105,12 +105,12 @@ class RapidOcrFinder:
         return [region_of(corners, size_wh, score) for corners, score in found], hints_of(probability, seen)
 
     def read(self, rgb: ByteArray, regions: Iterable[TextRegion]) -> list[TextRegion]:
-        """Return the readable ones of the unread regions, with their words."""
+        """Return the readable regions with their words."""
         reader = _reader(self._models["rec"], self._threads)
         return believed((region, reader.read(straightened(rgb, region))) for region in regions)
 
 
-# One of each for all finders of the process: they take longer to be loaded than to look.
+# All finders of the process share the models, since loading takes longer than a detection.
 @lru_cache(maxsize=2)
 def _detector(model: Path, threads: int | None) -> TextDetector:
     return TextDetector(model, threads)
@@ -122,7 +122,7 @@ def _reader(model: Path, threads: int | None) -> TextReader:
 
 
 def _model(part: str) -> Path:
-    """The file of a part's weights inside the package, which is not loaded for it."""
+    """Return the file of a part's weights inside the package, without importing the package."""
     package = importlib.util.find_spec("rapidocr")
     if package is None or package.origin is None:
         raise BackendUnavailable("text rapidocr needs rapidocr", remedy=_REMEDY)
@@ -138,9 +138,9 @@ def _model(part: str) -> Path:
 LOOK_SIDE_PX = 640
 """Long side of the frame in the first look."""
 LOOK_SCORE = 0.1
-"""Score from which the first look's hints are followed up."""
+"""Least score of a first-look hint that gets a close look."""
 CLOSE_SIDE_PX = 1280
-"""Long side of the frame in the close look; it is never enlarged for it beyond `LOOK_SIDE_PX`."""
+"""Long side of the frame in the close look; a frame is never enlarged beyond `LOOK_SIDE_PX`."""
 MARGIN_PX = 24
 """Margin of the close look around a hint, at the scale of the first look."""
 DOUBT_PX = 16
@@ -149,7 +149,7 @@ DOUBT_PX = 16
 FAINT_SIDE_PX = 2560
 """Long side of the frame in the look at faintly text-like places."""
 FAINT_FROM = 0.002, 0.01, 0.05
-"""Probabilities at the first look from which a place is faintly text-like: the first that leaves few enough of them.
+"""Candidate thresholds of faintly text-like places at the first look; the first that leaves few enough places is used.
 Words 4 to 6 px high in the texture have 0.003 to 0.006 in the median, 99% of a wall without words less than 0.001."""
 FAINT_MOST = 0.1
 """Largest share of the frame for such places, with `_FAINT_MARGIN_PX` around each at the scale of the first look."""
@@ -158,9 +158,9 @@ _FAINT_MARGIN_PX = 8
 _NEW_MARGIN_PX = 12
 """Margin of the first look around a new place, at its own scale."""
 _MOST_NEW = 0.5
-"""Share of the frame from which windows are replaced by a look at all of it."""
+"""Share of the frame covered by windows above which the whole frame is searched."""
 _MISSED = 0.7
-"""Share of its confidence that text keeps if a later look does not find it."""
+"""Factor on the confidence of text that a later look misses."""
 
 _PART = "auto: rapidocr"
 
@@ -184,7 +184,7 @@ class Window(NamedTuple):
         return (self.x1 - self.x0) * (self.y1 - self.y0)
 
     def widened(self, stride_px: float, size_wh: tuple[int, int]) -> Window:
-        """Return the window enlarged within a frame: sides of a multiple of the stride, or the frame's."""
+        """Return an enclosing window within a frame, with sides that are multiples of the stride or the frame's."""
         x0, x1 = _widened(self.x0, self.x1, stride_px, size_wh[0])
         y0, y1 = _widened(self.y0, self.y1, stride_px, size_wh[1])
         return Window(x0, y0, x1, y1)
@@ -202,7 +202,7 @@ class Window(NamedTuple):
             whole[y0:y1, x0:x1] = part.reshape(y1 - y0, x1 - x0)
 
     def to_frame(self, region: TextRegion, size_wh: tuple[int, int]) -> TextRegion:
-        """A region of the crop as one of the frame."""
+        """Convert a region of the crop to frame coordinates."""
         width, height = self.x1 - self.x0, self.y1 - self.y0
         corners = tuple(
             ((self.x0 + x * width) / size_wh[0], (self.y0 + y * height) / size_wh[1]) for x, y in region.polygon_xy
@@ -219,7 +219,7 @@ def _widened(start: int, end: int, stride_px: float, whole: int) -> tuple[int, i
 
 
 class AutoText:
-    """Finder that looks for text cheaply, then closely at likely places, and keeps readable text.
+    """Text finder that searches cheaply, then closely near hints, and keeps only readable text.
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
@@ -231,7 +231,7 @@ class AutoText:
     def __init__(self, *, threads: int | None = None) -> None:
         self._finder = RapidOcrFinder(threads=threads, detect_side_px=LOOK_SIDE_PX)
         self.name = _PART
-        """Name of the finder that ran on the last frame."""
+        """Name of the steps that ran on the last frame."""
 
     def find(self, picture: KeyframeInput) -> TextFinding:
         rgb, size_wh = picture.frame.rgb, picture.frame.size_wh
@@ -264,8 +264,7 @@ class AutoText:
         least_score: float,
         likely: FloatArray | None = None,
     ) -> list[TextRegion]:
-        """Return the text found in windows of a picture whose long side would be `side_px`; write the likelihood of
-        text into `likely`."""
+        """Return the regions found in windows of a picture scaled to `side_px`; write text-likeness into `likely`."""
         found, size_wh = [], (rgb.shape[1], rgb.shape[0])
         scale = side_px / max(size_wh)
         for window in windows:
@@ -278,10 +277,10 @@ class AutoText:
 
 
 def _missed(known: Sequence[TextRegion], found: Sequence[TextRegion], size_wh: tuple[int, int]) -> Iterator[TextRegion]:
-    """Regions that were known and are not found again, there or elsewhere: by and by they are forgotten."""
+    """Yield known regions that were not found again, with lower confidence, so that they expire gradually."""
     boxes = [_box(region, size_wh) for region in found]
     there = [[box.touches(_box(region, size_wh)) for box in boxes] for region in known]
-    # A region found at the place of another has not moved there.
+    # A region found at a known place is not another one that moved.
     moved = [region.text for at, region in enumerate(found) if not any(row[at] for row in there)]
     for region, again in zip(known, there, strict=True):
         confidence = region.confidence * _MISSED
@@ -296,12 +295,12 @@ def _missed(known: Sequence[TextRegion], found: Sequence[TextRegion], size_wh: t
 def faint_windows(
     likely: FloatArray, places: Sequence[Window], found: Sequence[TextRegion], size_wh: tuple[int, int]
 ) -> list[Window]:
-    """Return windows on places, outside of found text, that look faintly text-like; none if they cover the frame.
+    """Return windows of faintly text-like places outside of the found regions; none if such places are too many.
 
     Args:
         likely: `[h, w]` in [0, 1], of the first look.
         places: Windows of the first look.
-        found: The found regions.
+        found: Regions found so far.
         size_wh: Size of the frame.
     """
     height, width = likely.shape
@@ -324,7 +323,7 @@ def faint_windows(
 
 
 def _within(region: TextRegion, others: Sequence[TextRegion], size_wh: tuple[int, int]) -> bool:
-    """Return whether the region's middle is inside the box of another that is as large or larger."""
+    """Return whether its middle is inside the box of another region at least as large."""
     box = _box(region, size_wh)
     x, y = (box.x0 + box.x1) // 2, (box.y0 + box.y1) // 2
     boxes = [_box(other, size_wh) for other in others]
@@ -347,9 +346,9 @@ class Search(NamedTuple):
     """Places of a frame to search for text.
 
     Args:
-        places: Places to look at.
-        known: Regions that are still right.
-        doubtful: Regions that may have changed: the close look searches their expected places.
+        places: Windows to search.
+        known: Regions that are still valid.
+        doubtful: Regions that may be invalid: a close look checks their expected places.
     """
 
     places: list[Window]
@@ -358,7 +357,7 @@ class Search(NamedTuple):
 
 
 def search(before: TextBefore | None, size_wh: tuple[int, int]) -> Search:
-    """Everywhere, or only where the picture is new."""
+    """Return the search of the whole frame, or only of new places."""
     everywhere = [Window(0, 0, *size_wh)]
     if before is None:
         return Search(everywhere, [], [])
@@ -381,7 +380,7 @@ def _widely(region: TextRegion, margin_px: float, size_wh: tuple[int, int]) -> T
 
 
 def _box(region: TextRegion, size_wh: tuple[int, int], margin_px: float = 0.0) -> Window:
-    """The upright box around a region, within the frame."""
+    """Return the upright box around a region, within the frame."""
     corners = np.array(region.polygon_xy) * size_wh
     (x0, y0), (x1, y1) = corners.min(axis=0) - margin_px, corners.max(axis=0) + margin_px
     return Window(
@@ -392,10 +391,10 @@ def _box(region: TextRegion, size_wh: tuple[int, int], margin_px: float = 0.0) -
 def windows_around(
     hints: Iterable[TextRegion], size_wh: tuple[int, int], margin_px: float, side_px: float
 ) -> list[Window]:
-    """The parts of a frame to look at: each hint with a margin, joined until no two overlap.
+    """Return windows around hints with a margin, merged until no two overlap.
 
     Args:
-        hints: Where something may be.
+        hints: Regions of possible text.
         size_wh: Size of the frame.
         margin_px: At the scale of the first look.
         side_px: Long side of the frame at the scale of this look; the sides of windows are such that the detector need
@@ -406,7 +405,7 @@ def windows_around(
     separate: list[Window] = []
     for hint in hints:
         window = _box(hint, size_wh, margin_px).widened(stride_px, size_wh)
-        # A union may touch windows that neither of its parts did, so each is tried again with the rest.
+        # A union may reach what neither of its parts did, so each is tried again on all that are left.
         while touching := next((other for other in separate if window.touches(other)), None):
             separate.remove(touching)
             window = window.joined(touching).widened(stride_px, size_wh)

@@ -1,4 +1,4 @@
-"""Text reader: a recognition network on onnxruntime alone, with its output decoded.
+"""Text recognition of a line: a network on onnxruntime, with CTC decoding.
 
 The network gives probabilities of all signs from left to right; the likeliest at each step, repetitions and the blank
 between two signs left out, spell the line (Graves, Fernández, Gomez and Schmidhuber, "Connectionist Temporal
@@ -22,7 +22,7 @@ _BLANK = 0
 
 
 class TextReader:
-    """Reads lines of text.
+    """Reader of text lines.
 
     Args:
         model: ONNX file, `[1, 3, 48, w]` in [-1, 1] (blue first) to `[1, t, signs]` probabilities; its metadata spell
@@ -35,7 +35,7 @@ class TextReader:
         self._signs = np.array(["", *self._network.metadata["character"].split("\n"), " "])
 
     def read(self, line: ByteArray) -> tuple[str, float]:
-        """Return the text of an upright `[h, w, 3]` line and the mean probability of its signs; "" and 0 without."""
+        """Return the text of an upright line `[h, w, 3]` and its signs' mean probability; empty and 0 if none."""
         height, width = line.shape[:2]
         width_px = min(max(1, math.ceil(_HEIGHT_PX * width / height)), _MOST_WIDTH_PX)
         scaled = cv2.resize(line, (width_px, _HEIGHT_PX), interpolation=cv2.INTER_LINEAR)

@@ -16,17 +16,17 @@ from arr_stream.types import ByteArray, FloatArray, TextRegion
 Floats = npt.NDArray[np.floating]
 
 TALL = 1.5
-"""Ratio of height to width from which a region counts as a vertical line."""
+"""Ratio of height to width from which a region is treated as a vertical line."""
 
 
 LEAST_CONFIDENCE = 0.2
-"""Confidence below which a region does not count as text."""
+"""Confidence below which a region is not text."""
 _ALONE = 0.5
-"""Weight of a single sign: a wheel may be read as an 8, a gable as an A."""
+"""Confidence factor of a single sign: a wheel may be read as an 8, a gable as an A."""
 
 SMALL_PX = 13.0
 """Height of a box, in texture pixels, below which its line is read better at the source's resolution. Boxes are about
-twice as high as what is written: of words 5 to 6 px high RapidOCR reads 11 of 39 in the texture and 38 at twice its
+twice as high as their words: of words 5 to 6 px high RapidOCR reads 11 of 39 in the texture and 38 at twice its
 size, of words 7 px high or more nearly all in either."""
 
 LEAST_LIKENESS = 0.5
@@ -34,20 +34,20 @@ LEAST_LIKENESS = 0.5
 _LOOK_WH = 48, 12
 _FINEST_LOOK = 8
 _LOOK_MARGIN_PX = 6
-"""Distance from its place at which a region may be found, half of its height."""
+"""Search margin around a region's place, half of its height."""
 
 STRIDE_PX = 32
-"""The detector sees pictures with sides of a multiple of this."""
+"""Divisor of the sides of the detector's input."""
 
 _FAINTEST = 1e-3
-"""A probability that says nothing."""
+"""Probability at or below which a place gives no hint."""
 _NEAR = np.ones((25, 25), np.uint8)
 _LEAST_CONTRAST = 6
-"""Least contrast near a place, in grey levels between the lightest and the darkest."""
+"""Least difference, in grey levels, between the lightest and the darkest pixel near a place."""
 
 
 def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArray | None = None) -> TextFinding:
-    """Return the found regions as a `TextFinding`, over places that look like text (`hints`, at any resolution)."""
+    """Return the found regions with a mask, over text-like places (`hints`, at any resolution)."""
     mask = (1 - TEXT_READ) * text_mask(found, picture.quarter_hw)
     mask[mask > 0] += TEXT_READ
     if hints is not None:
@@ -57,12 +57,12 @@ def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArr
 
 
 def hints_of(probability: FloatArray, rgb: ByteArray) -> FloatArray:
-    """Return how text-like places are, in [0, `TEXT_READ`]: by the order of magnitude of a detector's probability.
+    """Return text-likeness in [0, `TEXT_READ`] from the order of magnitude of a detector's probability.
 
-    Where the picture `rgb`, of the same size, is even, there is nothing to read, even if the network reports text.
+    Where the picture `rgb`, of the same size, is even, there is nothing to read, whatever a network makes of it.
 
-    Writing that no box is drawn around mostly lies among the likeliest places all the same: of the legible words on the
-    ten photos of `eval text`, 3 of 21 are not found at 640 px, and those lie within the first 147 of 880 cells.
+    Writing that no box is drawn around mostly lies among the likeliest places all the same: of the legible words on
+    the ten photos of `eval text`, 3 of 21 are not found at 640 px, and those lie within the first 147 of 880 cells.
     """
     orders = np.log10(np.maximum(probability, _FAINTEST), dtype=np.float32)
     grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
@@ -74,19 +74,19 @@ def hints_of(probability: FloatArray, rgb: ByteArray) -> FloatArray:
 
 
 def hint_of(probability: float) -> float:
-    """Return `hints_of` for one probability, on a picture that is not even."""
+    """Return the text-likeness of one probability, where the picture has contrast."""
     return float(TEXT_READ * (1 - np.log10(probability) / np.log10(_FAINTEST)))
 
 
 def believed(read: Iterable[tuple[TextRegion, tuple[str, float]]]) -> list[TextRegion]:
-    """Return regions with their words; their confidence combines the detector's and the reader's.
+    """Return the readable regions with their words; combines the confidences of detector and reader.
 
-    A detector alone takes wheels, windows and lines on a road for text; nothing can be read there. On the ten photos of
-    `eval text` and 18 frames of film, the mask that RapidOCR's detector gives at 1280 px covers 6% of frames without
+    A detector alone takes wheels, windows and lines on a road for text; nothing can be read there. On the ten photos
+    of `eval text` and 18 frames of film, the mask that RapidOCR's detector gives at 1280 px covers 6% of frames without
     text, and 0.3% once unreadable places are left out; no legible word is lost.
 
     Args:
-        read: Regions with the detector's score, and with the text and the reader's confidence.
+        read: Regions with the detector's score, and with its words and the reader's confidence.
     """
     sure = (
         TextRegion(
@@ -98,17 +98,17 @@ def believed(read: Iterable[tuple[TextRegion, tuple[str, float]]]) -> list[TextR
 
 
 def region_of(corners: Floats, size_wh: tuple[int, int], confidence: float) -> TextRegion:
-    """A region from corners `[n, 2]` in pixels of a picture, cut at its edges."""
+    """Return a region from corners `[n, 2]` in pixels of a picture, clipped to it."""
     return placed(TextRegion((), float(np.clip(confidence, 0.0, 1.0))), corners / size_wh)
 
 
 def placed(region: TextRegion, corners: Floats) -> TextRegion:
-    """The region at corners `[n, 2]`, normalised; cut at the edges of the frame."""
+    """Return the region moved to normalised corners `[n, 2]`, clipped to the frame."""
     return replace(region, polygon_xy=tuple((float(x), float(y)) for x, y in np.clip(corners, 0.0, 1.0)))
 
 
 def straightened(rgb: ByteArray, region: TextRegion) -> ByteArray:
-    """`[h, w, 3]`: the region's quadrilateral as an upright line; tall ones are turned by a quarter."""
+    """Return `[h, w, 3]`: the region's quadrilateral as an upright line; tall ones are rotated by 90 degrees."""
     corners = (np.array(region.polygon_xy) * (rgb.shape[1], rgb.shape[0])).astype(np.float32)
     width = max(1, round(max(_distance(corners, 0, 1), _distance(corners, 3, 2))))
     height = max(1, round(max(_distance(corners, 0, 3), _distance(corners, 1, 2))))
@@ -120,7 +120,7 @@ def straightened(rgb: ByteArray, region: TextRegion) -> ByteArray:
 
 
 def look_of(rgb: ByteArray, region: TextRegion, margin_px: int = 0) -> ByteArray:
-    """`[12, 48]` grey: what a region looks like, brought to one size; with a margin at that scale."""
+    """Return a region's appearance as `[12, 48]` grey, with a margin at that scale."""
     corners = (np.array(region.polygon_xy[:4]) * (rgb.shape[1], rgb.shape[0])).astype(np.float32)
     # In pixels of the picture first, so that nothing is skipped where a large word is made small.
     finer = max(_distance(corners, 0, 1) / _LOOK_WH[0], _distance(corners, 0, 3) / _LOOK_WH[1])
@@ -135,8 +135,8 @@ def look_of(rgb: ByteArray, region: TextRegion, margin_px: int = 0) -> ByteArray
 
 
 def settled(rgb: ByteArray, region: TextRegion) -> tuple[TextRegion, float]:
-    """A region at the place near by where the picture is most like what it looked like, and their correlation there,
-    in [-1, 1]; 1 where that is not known."""
+    """Return a region at the nearby place most like its earlier appearance, and the correlation there, in [-1, 1]; 1 if
+    the earlier appearance is unknown."""
     if region.look is None:
         return region, 1.0
     likeness = cv2.matchTemplate(look_of(rgb, region, _LOOK_MARGIN_PX), region.look, cv2.TM_CCOEFF_NORMED)
@@ -147,18 +147,18 @@ def settled(rgb: ByteArray, region: TextRegion) -> tuple[TextRegion, float]:
 
 
 def small_regions(regions: Iterable[TextRegion], texture_wh: tuple[int, int]) -> list[TextRegion]:
-    """Return the regions whose line is too low to be read well in the texture."""
+    """Return the regions whose lines are too low to be read well in the texture."""
     return [region for region in regions if _line_px(region, texture_wh) < SMALL_PX]
 
 
 def _line_px(region: TextRegion, size_wh: tuple[int, int]) -> float:
-    """Height of a line, however it is turned."""
+    """Return the height of a line of any orientation."""
     corners = (np.array(region.polygon_xy) * size_wh).astype(np.float32)
     return float(min(cv2.minAreaRect(corners)[1]))
 
 
 def detect_wh(size_wh: tuple[int, int], side_px: float, stride_px: int = STRIDE_PX) -> tuple[int, int]:
-    """The size at which a detector sees a frame: the long side about `side_px`, both sides multiples of the stride."""
+    """Return the detector's input size: long side about `side_px`, both sides multiples of the stride."""
     scale = side_px / max(size_wh)
     width, height = (max(stride_px, round(side * scale / stride_px) * stride_px) for side in size_wh)
     return width, height
@@ -173,7 +173,7 @@ _SHIFT = 4
 
 
 def text_mask(regions: Iterable[TextRegion], size_hw: tuple[int, int]) -> FloatArray:
-    """`[h, w]` float32 in [0, 1]: each region filled with its confidence; where regions overlap the surest counts."""
+    """Return `[h, w]` float32 in [0, 1]: regions filled with their confidence; overlaps take the maximum."""
     height, width = size_hw
     mask = np.zeros(size_hw, np.float32)
     for region in sorted(regions, key=lambda region: region.confidence):
