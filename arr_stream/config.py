@@ -257,7 +257,7 @@ class VlmSettings(_Section):
     keep_dialogue: bool = Field(False, description="leave questions and answers in the memory")
     attention_layer: int = Field(-1, ge=-1, description="layer whose attention is fed back; -1: two thirds up")
     feedback: bool = Field(False, description="let what the model looked at raise the relevance of those cells")
-    instruction: str = Field("", description="what the model is told before anything else (system prompt)")
+    instruction: str = Field("", description="system prompt of the model")
     timeout_seconds: float = Field(60.0, gt=0, description="longest wait for a server")
     retries: int = Field(2, ge=0, le=10, description="further attempts when a server fails")
     key_variable: str = Field("OPENAI_API_KEY", description="environment variable that holds the server's key")

@@ -40,7 +40,7 @@ class Feeding:
         rebuilt: Why the memory was rebuilt (`budget`, `cut`, `keyframe`, `period`, `question` or `dialogue`: what
             needed room, or what the schedule said); None if it was not.
         error: One line where the frame could not be given to the model.
-        frame_index: The newest frame that this tells of; a model that works beside the stream is some frames behind.
+        frame_index: The newest frame that this describes; a model that works beside the stream is some frames behind.
     """
 
     sent: int = 0

@@ -599,7 +599,7 @@ class Pipeline:
         self, state: _State, look: FrameLook, frame: Frame, *, size_changed: bool, cut: bool
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Request generation when it is due, and store arrived results; return reason and notices."""
-        # A device tells of its confidence at the end of a frame: to read it now would be to wait.
+        # A device reports its confidence at the end of a frame; reading it now would stall.
         trust = float(state.cache.trust) if self._device.on_host else state.confidence
         needed = self._needed_parts()
         # Squeezed to the model's own size, a part of a frame costs as much as all of it.

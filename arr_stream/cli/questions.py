@@ -39,7 +39,7 @@ def questions(
 ) -> None:
     """Ask a model your own questions about pictures and videos: right answers by share of the tokens, with intervals.
 
-    Lines that are not as they should be are told of and left out; the exit code is then 82.
+    Malformed lines are reported and left out; the exit code is then 82.
     """
     from arr_stream.vlm import answering
 

@@ -85,7 +85,7 @@ class Anchoring:
         rows_px: Where more pixels than this are unsure, every second row is classified, the others interpolated.
         motion: Logits per unit of motion evidence on loose regions.
         fill: Share of a box that its object is taken to cover.
-        figure_gain: Logits per unit of score while figure and ground are told apart.
+        figure_gain: Logits per unit of score while figure and ground are separated.
         figure_rounds: Alternations of that.
         hedge: Weight of the surroundings in a loose region's relevance, for occlusions.
         memory: Weight of the last known posterior after a cut.

@@ -168,7 +168,7 @@ def _model(checkpoint: Checkpoint, quantize: str, device: torch.device, dtype: t
         if told[kind]:
             first = min(str(key) for key in told[kind])[:120]
             raise WeightsInvalid(
-                f"{checkpoint.name}: transformers tells of {len(told[kind])} {kind.replace('_', ' ')}, such as {first}",
+                f"{checkpoint.name}: transformers reports {len(told[kind])} {kind.replace('_', ' ')}, such as {first}",
                 remedy=_OTHER_COPY,
             )
     model.requires_grad_(False).eval()
