@@ -111,7 +111,7 @@ class BackgroundConsumer:
     def notices(self) -> list[str]:
         """Notices of the consumer, if it has any, and the number of dropped frames."""
         own = list(getattr(self.consumer, "notices", ()))
-        missing = f"{self._drops_for}: frames missing for want of time: {self.dropped}"
+        missing = f"{self._drops_for}: frames dropped because the consumer was too slow: {self.dropped}"
         return [*own, missing] if self.dropped else own
 
     @property

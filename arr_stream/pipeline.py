@@ -94,7 +94,7 @@ class CellValues:
     Args:
         relevance: To the queries.
         figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
-        confidence: Mean trust in what is carried.
+        confidence: Mean trust in the carried results.
         difference: `[gh, gw]` from what the model was sent, in grey levels; None before anything was.
         scores: Of all cells; None where regions are scored first.
         small_text: `[gh, gw]` share of each cell under text too small for the texture; None where nothing finer is to

@@ -119,7 +119,7 @@ def test_what_finds_no_room_in_the_background_is_left_out_and_told_of_where_that
     may_go.set()
     background.close()
     assert waiting.indices == sorted(waiting.indices) and len(waiting.indices) == 20 - background.dropped
-    assert background.notices == [f"out.mp4: frames missing for want of time: {background.dropped}"]
+    assert background.notices == [f"out.mp4: frames dropped because the consumer was too slow: {background.dropped}"]
 
 
 def test_stop_ends_after_the_present_frame(clip: Path) -> None:

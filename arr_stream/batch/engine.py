@@ -237,7 +237,7 @@ class WorkerEngine:
                     # It may still commit its file, and must not meet another attempt there.
                     raise WorkerLost(
                         f"{worker.loaded} cannot be ended",
-                        remedy="see what it waits for; the same command goes on then",
+                        remedy="check what the process is blocked on; rerun the command to resume",
                     )
             elif worker.attempt is not None and now - worker.moved_seconds > self._stall_seconds:
                 worker.killed_seconds = now

@@ -34,7 +34,7 @@ from arr_stream.plain_text import redact_url
 _PATIENCE_SECONDS = 5.0
 _NAMES_A_LINE = 1000
 _MARK = re.compile(r" #[0-9a-f]{4}$")
-_AWAY = "choose another folder, or move it away and run again with --force: what is done is kept"
+_AWAY = "choose another folder, or move it away and run again with --force, which keeps finished files"
 
 
 @dataclass(frozen=True, slots=True)

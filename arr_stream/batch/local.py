@@ -126,7 +126,7 @@ class _Process(ChildProcess):
         if self.exit_code(_CLOSE_SECONDS) is None:
             raise WorkerLost(
                 f"process {self.process_id} cannot be ended",
-                remedy="see what it waits for; the same command goes on then",
+                remedy="check what the process is blocked on; rerun the command to resume",
             )
         self._thread.join(_CLOSE_SECONDS)
         how = "was stopped" if code is None else ending(code)

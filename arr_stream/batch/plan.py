@@ -85,7 +85,7 @@ class Plan:
             if file.state == "changed":
                 yield f"{source}: changed since it was done, and is done again"
             elif file.state == "gone":
-                yield f"{source}: cannot be read any more; what was made of it is kept"
+                yield f"{source}: can no longer be read; its results are kept"
         if self.past.broken:
             yield f"broken lines of the journal are left out ({self.past.broken}); what is done is known without them"
         before, now = self.past.versions, versions()

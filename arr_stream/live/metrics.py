@@ -53,7 +53,7 @@ class _Row:
 
 _OF_STREAMS: dict[str, _Row] = {
     "frames_total": _Row("Counter", "Frames processed."),
-    "frames_dropped_total": _Row("Counter", "Frames passed over, since a newer one was there."),
+    "frames_dropped_total": _Row("Counter", "Frames dropped for a newer one."),
     "source_reconnects_total": _Row("Counter", "Times that the source was opened anew."),
     "source_stalls_total": _Row("Counter", "Times that the source sent nothing for too long."),
     "source_concealed_frames_total": _Row("Counter", "Frames that the decoder patched up."),
@@ -70,9 +70,9 @@ _OF_STREAMS: dict[str, _Row] = {
     "answer_seconds": _Row("Histogram", "Time of a whole answer.", None, _ANSWER_SECONDS),
     "fps": _Row("Gauge", "Frames processed a second, over the last 5 s."),
     "tokens": _Row("Gauge", "Visual tokens chosen on the newest frame."),
-    "confidence_ratio": _Row("Gauge", "Mean trust in what is carried, 0 to 1."),
+    "confidence_ratio": _Row("Gauge", "Mean trust in carried results, 0 to 1."),
     "quality_level": _Row("Gauge", "Steps by which quality is lowered to hold the frame rate."),
-    "queue_frames": _Row("Gauge", "Frames that wait."),
+    "queue_frames": _Row("Gauge", "Frames in the queue."),
     "model_cache_bytes": _Row("Gauge", "Key-value cache of the model's memory."),
     "model_memory_tokens": _Row("Gauge", "Tokens in the model's memory."),
 }

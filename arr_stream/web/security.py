@@ -190,7 +190,7 @@ class _Exchange:
             async with asyncio.timeout(max(0.0, self._due - time.monotonic())):
                 message = await self._receive()
         except TimeoutError:
-            self._fault = _last(problem(408, f"the body was not there within {BODY_SECONDS:g} s"))
+            self._fault = _last(problem(408, f"the body did not arrive within {BODY_SECONDS:g} s"))
             raise
         if message["type"] == "http.request":
             self._taken_bytes += len(message.get("body", b""))

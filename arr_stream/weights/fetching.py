@@ -245,7 +245,7 @@ def _hub_client(repository: str, wanted: str, here: Path, extra: str) -> Iterato
         line = re.sub(r"[?]\S*", "", (str(exc).strip().splitlines() or [""])[0])[:200]
         raise FetchFailed(
             f"{repository}: {type(exc).__name__}: {line}",
-            remedy=f"check the name and the connection and run it again, which goes on where it stopped; or put "
+            remedy=f"check the name and the connection and run it again, which resumes the download; or put "
             f"{wanted} into {here}",
         ) from exc
     finally:

@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 30.0
 _BLOCK_BYTES = 1 << 18
 _SPARE_BYTES = 64 * 2**20
 """Disk space that must remain free besides the file."""
-_RUN_AGAIN = "run it again, which goes on where it stopped"
+_RUN_AGAIN = "run it again, which resumes the download"
 _OTHER_MEANS = "if that is the right file, fetch it by other means and put it in its place"
 
 

@@ -44,7 +44,7 @@ def explained(error: Exception, endpoint: Endpoint, model: str, timeout_seconds:
         said = _excerpt(_message(error.body) or error.message, endpoint)
         return failed(endpoint, f"the server reports: {said}", "see the server's log")
     what = f"{type(error).__name__}: {_excerpt(str(error), endpoint)}"
-    return failed(endpoint, f"answers nonsense ({what})", _NOT_THIS)
+    return failed(endpoint, f"sent an invalid answer ({what})", _NOT_THIS)
 
 
 def refused_fields(error: Exception) -> frozenset[str]:

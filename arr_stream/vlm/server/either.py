@@ -119,6 +119,6 @@ class EitherViewer:
             self._cells = None
             raise failed(
                 self._crops.server.endpoint,
-                "no longer takes cells at their places: what it was shown is lost",
+                "no longer takes cells at their places; the frames that it saw are lost",
                 "start it with arr-stream's plugin (arr-stream vllm-args); crops are sent from the next frame on",
             )
