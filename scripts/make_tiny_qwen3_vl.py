@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes a tiny Qwen3-VL in the true format: random weights, a real processor, a small real tokenizer.
+"""Makes a tiny Qwen3-VL or Qwen3.5 in the true format: random weights, a real processor, a small real tokenizer.
 
-    scripts/make_tiny_qwen3_vl.py FOLDER [--seed N] [--vision-layers N] [--text-layers N] [--hidden N]
+    scripts/make_tiny_qwen3_vl.py FOLDER [--family MODEL_TYPE] [--seed N] [--vision-layers N] [--text-layers N]
+        [--hidden N]
 
-`Qwen3VLForConditionalGeneration.from_pretrained(FOLDER)` and `AutoProcessor.from_pretrained(FOLDER)` load it, offline.
-Every mechanism of the true model is there (patches, interpolated positions, DeepStack, M-RoPE, special tokens); its
-answers mean nothing. The same seed, sizes and versions of the libraries give the same weights and the same vocabulary.
+`AutoModelForImageTextToText.from_pretrained(FOLDER)` and `AutoProcessor.from_pretrained(FOLDER)` load it, offline.
+Every mechanism of the true model is there (patches, interpolated positions, DeepStack, M-RoPE, special tokens, Gated
+DeltaNet); its answers mean nothing. The same seed, sizes and versions of the libraries give the same weights
+and the same vocabulary.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, Qwen2Tokenizer, Qwen3VLForConditionalGeneration
+from transformers import GenerationConfig, Qwen2Tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.vlm.model import CONTEXT_TOKENS, config_of, processor_of  # noqa: E402
+from arr_stream.vlm.qwen3_vl.families import FAMILIES  # noqa: E402
+from benchmarks.vlm.model import CHAT_TEMPLATE, CONTEXT_TOKENS, config_of, processor_of  # noqa: E402
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -50,6 +53,15 @@ MERGES = 2000
 """At most; training stops when every word of its text is one token."""
 
 HEADS, HEAD_DIM = 4, 32
+LINEAR = {
+    "partial_rotary_factor": 0.5,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
+"""Full attention in every second layer, so that four layers have two of each."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -132,12 +144,19 @@ PATTERNS = (
 
 
 def make_tiny_qwen3_vl(
-    folder: Path | str, *, seed: int = 0, vision_layers: int = 4, text_layers: int = 4, hidden: int = 64
+    folder: Path | str,
+    *,
+    family: str = "qwen3_vl",
+    seed: int = 0,
+    vision_layers: int = 4,
+    text_layers: int = 4,
+    hidden: int = 64,
 ) -> Path:
     """Writes model, tokenizer, processors and chat template to `folder` and gives it back.
 
     Args:
         folder: Made if need be; files of the same names are replaced.
+        family: A `model_type` of `FAMILIES`.
         seed: Of the weights; the tokenizer does not depend on it.
         vision_layers: Depth of the vision tower, 2 to 5; every second layer but the last feeds DeepStack.
         text_layers: Layers of the language model, at least as many as DeepStack feeds.
@@ -154,13 +173,22 @@ def make_tiny_qwen3_vl(
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    kind = FAMILIES[family]
     tokenizer = make_tokenizer()
-    processor_of(tokenizer).save_pretrained(folder)
+    tokenizer.add_tokens([part for part in kind.answer_start if not part.isspace()], special_tokens=True)
+    start = "<|im_start|>assistant\\n"
+    template = CHAT_TEMPLATE.replace(start, start + "".join(kind.answer_start).replace("\n", "\\n"))
+    processor_of(tokenizer, template).save_pretrained(folder)
     shared = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "dtype": "float32"}
-    vision = {"depth": vision_layers, "num_heads": HEADS, "deepstack_visual_indexes": deepstack}
+    vision = {"depth": vision_layers, "num_heads": HEADS}
+    if kind.deepstack:
+        vision["deepstack_visual_indexes"] = deepstack
     text = {"num_hidden_layers": text_layers, "num_attention_heads": HEADS, "head_dim": HEAD_DIM}
-    config = config_of(tokenizer, vision=shared | vision, text=shared | text, tie_word_embeddings=True, dtype="float32")
-    model = Qwen3VLForConditionalGeneration(config)
+    if kind.recurrent:
+        text |= LINEAR
+    options = {"tie_word_embeddings": True, "dtype": "float32"}
+    config = config_of(tokenizer, family=family, vision=shared | vision, text=shared | text, **options)
+    model = kind.class_of("ForConditionalGeneration")(config)
     fill_weights(model, seed)
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=tokenizer.pad_token_id,
@@ -184,6 +212,8 @@ def fill_weights(model: torch.nn.Module, seed: int) -> None:
     queries and keys are long enough for attention to be choosy; logits have a standard deviation of about 1.
     """
     generator = torch.Generator().manual_seed(seed)
+    # Qwen3.5 adds 1 to the weights of its norms, but not to those of its gated ones.
+    centred = {f"{name}.weight" for name, module in model.named_modules() if type(module).__name__ == "Qwen3_5RMSNorm"}
     for name, parameter in sorted(model.named_parameters()):
         values = torch.randn(parameter.shape, generator=generator)
         if name.endswith("pos_embed.weight"):
@@ -192,9 +222,12 @@ def fill_weights(model: torch.nn.Module, seed: int) -> None:
             scale, shift = 1 / math.sqrt(parameter[0].numel()), 0.0
         elif name.endswith("bias"):
             scale, shift = 0.1, 0.0
+        elif name.endswith("A_log"):
+            # States that fade within tens of tokens.
+            scale, shift = 0.5, -3.0
         else:
             scale, shift = 0.1, 1.25 if name.endswith(("q_norm.weight", "k_norm.weight")) else 1.0
-        parameter.copy_(values * scale + shift)
+        parameter.copy_(values * scale + (shift - 1.0 if name in centred else shift))
 
 
 def make_tokenizer(texts: Sequence[str] = ()) -> Qwen2Tokenizer:
@@ -251,6 +284,7 @@ def sentences(count: int = 3000) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--family", choices=FAMILIES, default="qwen3_vl")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--vision-layers", type=int, default=4)
     parser.add_argument("--text-layers", type=int, default=4)

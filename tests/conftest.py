@@ -17,6 +17,7 @@ from hypothesis import settings
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 
+from tests.tiny_qwen import make_tiny as make_tiny
 from tests.tiny_qwen import tiny as tiny
 from tests.tiny_qwen import tiny_qwen as tiny_qwen
 

@@ -1,8 +1,9 @@
-"""The same tokens twice: through transformers' own forward pass of Qwen3-VL, and through the product.
+"""The same tokens twice: through transformers' own forward pass, and through the product.
 
 The stock side takes what the processor makes and never calls the product. Cells are left out there by masks: of the
 language model's attention (4-D, with the positions of the full prompt), and of the keys in every block of the vision
-tower (an attention function of our own, registered with transformers).
+tower (an attention function of our own, registered with transformers). A recurrent layer has no mask: it is given the
+embeddings and positions of the others alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
@@ -24,6 +26,7 @@ from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, texture_picture
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry
+from arr_stream.vlm.qwen3_vl.families import FAMILIES
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
@@ -34,6 +37,8 @@ QUESTION = "Where is the red car?"
 HALF = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 EXACT = 1e-5
 """Largest absolute difference of logits; of the tiny model they have a standard deviation of about 1."""
+EXACT_RECURRENT = 5e-5
+"""The same with recurrent layers, which add up in another order where the passes are others."""
 
 
 def loaded_of(model: Any, processor: Any) -> LoadedModel:
@@ -68,21 +73,22 @@ def patches_of(frame: Frame, cells: Cells | None = None, **changes: Any) -> Patc
 
 @dataclass(frozen=True)
 class Run:
-    """`[N, vocabulary]` logits and, for each layer, `[heads, N, d]` keys."""
+    """`[N, vocabulary]` logits and, for each layer with attention, `[heads, N, d]` keys."""
 
     logits: Tensor
     keys: tuple[Tensor, ...]
+    exact: float
 
-    def differs(self, other: Run) -> float:
-        """Largest absolute difference of the logits; the keys, which are longer, must be as near in proportion."""
+    def equals(self, other: Run) -> bool:
+        """Whether no logit differs by more than `exact`; the keys, which are longer, must be as near in proportion."""
         assert self.logits.shape == other.logits.shape
         for mine, theirs in zip(self.keys, other.keys, strict=True):
             common = min(mine.shape[1], theirs.shape[1])
-            torch.testing.assert_close(mine[:, :common], theirs[:, :common], rtol=EXACT, atol=2 * EXACT)
-        return float((self.logits - other.logits).abs().max())
+            torch.testing.assert_close(mine[:, :common], theirs[:, :common], rtol=self.exact, atol=2 * self.exact)
+        return float((self.logits - other.logits).abs().max()) <= self.exact
 
     def take(self, keep: Tensor) -> Run:
-        return Run(self.logits[keep], tuple(keys[:, keep] for keys in self.keys))
+        return Run(self.logits[keep], tuple(keys[:, keep] for keys in self.keys), self.exact)
 
 
 # ---- the stock side
@@ -130,10 +136,43 @@ def stock_run(model: Any, inputs: dict[str, Tensor], bias: Tensor | None = None)
         count = len(bias)
         mask = torch.full((count, count), -torch.inf).triu(1) + bias
         given["attention_mask"] = mask.clamp(min=torch.finfo(torch.float32).min)[None, None]
-    output = model(**given, use_cache=True)
+    return _run_of(model, model(**given, use_cache=True))
+
+
+@torch.inference_mode()
+def stock_run_without(model: Any, inputs: dict[str, Tensor], hidden: Tensor) -> Run:
+    """One pass over the prompt without the tokens that are True in `[N]`, the others at their places."""
+    if not recurrent(model):
+        return stock_run(model, inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
+    kind = "video" if "video_grid_thw" in inputs else "image"
+    ids, grid = inputs["input_ids"], inputs[f"{kind}_grid_thw"]
+    pixels = inputs["pixel_values_videos" if kind == "video" else "pixel_values"]
+    positions, _ = model.model.get_rope_index(ids, inputs["mm_token_type_ids"], **{f"{kind}_grid_thw": grid})
+    embeddings = model.get_input_embeddings()(ids)
+    embeddings[:, visual(inputs)] = torch.cat(list(model.model.get_image_features(pixels, grid).pooler_output))
+    given = {"inputs_embeds": embeddings[:, ~hidden], "position_ids": positions[:, :, ~hidden]}
+    return _run_of(model, model(**given, use_cache=True))
+
+
+def recurrent(model: Any) -> bool:
+    return FAMILIES[model.config.model_type].recurrent
+
+
+def skip_if_refused(model: Any, mode: str = "weight") -> None:
+    if mode == "weight" and recurrent(model):
+        pytest.skip("attention cannot be biased, see test_what_needs_biased_attention_is_refused")
+
+
+def exact(model: Any) -> float:
+    """Of a model or an adapter."""
+    return EXACT_RECURRENT if recurrent(model) else EXACT
+
+
+def _run_of(model: Any, output: Any) -> Run:
     groups = model.config.text_config.num_attention_heads // model.config.text_config.num_key_value_heads
-    keys = tuple(layer.keys[0].repeat_interleave(groups, dim=0) for layer in output.past_key_values.layers)
-    return Run(output.logits[0], keys)
+    layers = [layer for layer in output.past_key_values.layers if hasattr(layer, "keys")]
+    keys = tuple(layer.keys[0].repeat_interleave(groups, dim=0) for layer in layers)
+    return Run(output.logits[0], keys, exact(model))
 
 
 def stock_answer(model: Any, inputs: dict[str, Tensor], tokens: int) -> list[int]:
@@ -213,6 +252,10 @@ class Bench:
     def of(cls, model: Any, processor: Any) -> Bench:
         return cls(Watched(model), Prompt(processor.tokenizer, model.config))
 
+    @property
+    def exact(self) -> float:
+        return exact(self.adapter)
+
     def feeder(self, mode: Mode) -> Feeder:
         return Feeder(self.adapter, HALF, mode)
 
@@ -240,8 +283,8 @@ class Bench:
         """The question on top, rolled back; logits of all that ran since `hidden` was last cleared."""
         with memory.kept():
             memory.read(self.prompt.question(question), memory.position)
-            keys = tuple(memory.keys(layer).clone() for layer in range(self.adapter.layers))
-        run = Run(self.adapter.logits(torch.cat(self.adapter.hidden)), keys)
+            keys = tuple(memory.keys(layer).clone() for layer in self.adapter.attention_layers)
+        run = Run(self.adapter.logits(torch.cat(self.adapter.hidden)), keys, self.exact)
         self.adapter.hidden.clear()
         return run
 

@@ -33,7 +33,7 @@ from arr_stream.errors import (
     WeightsInvalid,
 )
 from arr_stream.vlm.qwen3_vl import loading
-from arr_stream.vlm.qwen3_vl.adapter import SUPPORTED, use_transformers
+from arr_stream.vlm.qwen3_vl.adapter import SUPPORTED, _held, use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.vlm.qwen3_vl.checkpoint import is_whole, locate, read_checkpoint
 from arr_stream.vlm.qwen3_vl.loading import (
@@ -43,6 +43,7 @@ from arr_stream.vlm.qwen3_vl.loading import (
     memory_need,
     pick_dtype,
 )
+from tests.tiny_qwen import EVERY_FAMILY
 from tests.weight_files import HUB_COMMIT, FileServer, PickleBomb, Served, serving_files
 
 torch.set_num_threads(1)
@@ -109,6 +110,7 @@ def shard(folder: Path) -> list[Path]:
 # What is whole
 
 
+@EVERY_FAMILY
 def test_the_weights_are_those_of_the_file(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     loaded = load_from(copy)
     assert capfd.readouterr() == ("", "")
@@ -236,8 +238,19 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
     },
     **{
         f"architecture {kind}": (configured(model_type=kind), UNSUPPORTED, (str(kind or "model_type"), "qwen3_vl"))
-        for kind in ("qwen3_vl_moe", None, 3)
+        for kind in ("qwen2_5_vl", None, 3)
     },
+    "text alone": (configured(model_type="qwen3_5_text"), UNSUPPORTED, ("qwen3_5_text", "no vision tower")),
+    "no vision_config": (
+        lambda folder: edit(folder / "config.json", lambda config: config.pop("vision_config")),
+        UNSUPPORTED,
+        ("a Qwen3-VL without its vision tower",),
+    ),
+    "no tower among the weights": (
+        weighted(lambda state: [state.pop(key) for key in list(state) if key.startswith("model.visual.")]),
+        UNSUPPORTED,
+        ("a Qwen3-VL without its vision tower",),
+    ),
     **{
         f"cells: {key} {value}": (
             configured("vision_config", **{key: value}), UNSUPPORTED, (f"{key} is {value}", "32x32")
@@ -296,14 +309,11 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
         )
         for value in values
     },
-    **{
-        f"no {section}": (
-            lambda folder, section=section: edit(folder / "config.json", lambda config: config.pop(section)),
-            INVALID,
-            (section,),
-        )
-        for section in ("text_config", "vision_config")
-    },
+    "no text_config": (
+        lambda folder: edit(folder / "config.json", lambda config: config.pop("text_config")),
+        INVALID,
+        ("text_config",),
+    ),
     "no tokenizer": (without("tokenizer.json"), UNSUPPORTED, ("tokenizer.json",)),
     "tokenizer cut": (cut("tokenizer.json", 0.1), INVALID, ("tokenizer.json",)),
     **{
@@ -501,6 +511,13 @@ def kept_bytes(model: torch.nn.Module) -> int:
     return total
 
 
+def test_what_predicts_several_tokens_at_once_is_left_out(make_tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(make_tiny("qwen3_5"), tmp_path / "tiny"))
+    respoil(folder, lambda state: state.update({"mtp.fc.weight": torch.zeros(2, 2)}))
+    assert "mtp.fc.weight" not in load_from(folder).model.state_dict()
+
+
+@EVERY_FAMILY
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_and_cache_take_what_was_foretold(tiny_qwen: Path, dtype: str) -> None:
     settings = VlmSettings(model=str(tiny_qwen), device="cpu", dtype=dtype, context_tokens=100)
@@ -508,7 +525,8 @@ def test_weights_and_cache_take_what_was_foretold(tiny_qwen: Path, dtype: str) -
     assert kept_bytes(model) == need(tiny_qwen, settings)["weights"]
     with torch.inference_mode():
         cache = model(input_ids=torch.arange(100)[None], use_cache=True).past_key_values
-    held = sum(part.numel() * part.element_size() for layer in cache.layers for part in (layer.keys, layer.values))
+    states = sum(part.nbytes for layer in cache.layers if not hasattr(layer, "keys") for part in _held(layer))
+    held = sum(part.nbytes for layer in cache.layers for part in _held(layer)) + states
     assert held == need(tiny_qwen, settings)["cache"]
 
 

@@ -1,4 +1,4 @@
-"""A tiny Qwen3-VL on disk, made once a test run by `scripts/make_tiny_qwen3_vl.py`.
+"""Tiny models of every family on disk, made once a test run by `scripts/make_tiny_qwen3_vl.py`.
 
 Its weights are random: it shows that a mechanism is exact and says nothing of answers.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+
+from arr_stream.vlm.qwen3_vl.families import FAMILIES
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "make_tiny_qwen3_vl.py"
 
@@ -31,13 +35,28 @@ def maker() -> ModuleType:
     return module
 
 
+EVERY_FAMILY = pytest.mark.parametrize("tiny_qwen", FAMILIES, indirect=True)
+
+
 @pytest.fixture(scope="session")
-def tiny_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a model of 4 vision and 4 text layers, 64 wide, with its processor and tokenizer."""
+def make_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folder of a family's model of 4 vision and 4 text layers, 64 wide, with its processor and tokenizer."""
     pytest.importorskip("transformers")
     torch.set_num_threads(1)
-    folder: Path = maker().make_tiny_qwen3_vl(tmp_path_factory.mktemp("models") / "tiny-qwen3-vl")
-    return folder
+
+    @cache
+    def make(family: str) -> Path:
+        name = f"tiny-{family.replace('_', '-')}"
+        folder: Path = maker().make_tiny_qwen3_vl(tmp_path_factory.mktemp("models") / name, family=family)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen(request: pytest.FixtureRequest, make_tiny: Callable[[str], Path]) -> Path:
+    """Folder of a Qwen3-VL, or of the families of `EVERY_FAMILY`."""
+    return make_tiny(getattr(request, "param", "qwen3_vl"))
 
 
 @pytest.fixture(scope="session")
@@ -48,9 +67,9 @@ def tiny(tiny_qwen: Path) -> tuple[Any, Any]:
 
 def load_tiny(folder: Path, **kwargs: Any) -> tuple[Any, Any]:
     """Model (float32, evaluating) and processor of a folder, loaded as a user would load the true ones."""
-    from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
+    from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    model = Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, **kwargs).eval()
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, **kwargs).eval()
     return model, AutoProcessor.from_pretrained(folder)
 
 

@@ -78,6 +78,7 @@ class Reader:
 
     def __init__(self, loaded: LoadedModel, instruction: str = "") -> None:
         self._adapter = Adapter(loaded.model)
+        self._adapter.need_bias("tuning through a model")
         self._prompt = Prompt(loaded.tokenizer, self._adapter.config)
         self._normalisation = loaded.normalisation
         self._opening = self._prompt.opening(instruction)

@@ -16,6 +16,7 @@ import torch
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.vlm.qwen3_vl.adapter import use_transformers
+from arr_stream.vlm.qwen3_vl.families import FAMILIES
 
 if TYPE_CHECKING:
     from arr_stream.vlm.qwen3_vl.loading import LoadedModel
@@ -259,20 +260,22 @@ def _config(shape: Shape, tokenizer: Any) -> Any:
     return config_of(tokenizer, vision=vision, text=text, tie_word_embeddings=False)
 
 
-def config_of(tokenizer: Any, *, vision: Mapping[str, Any], text: Mapping[str, Any], **options: Any) -> Any:
-    """transformers' Qwen3VLConfig with these sizes; of everything else, what all Qwen3-VL have in common."""
-    from transformers import Qwen3VLConfig
-
+def config_of(
+    tokenizer: Any, *, vision: Mapping[str, Any], text: Mapping[str, Any], family: str = "qwen3_vl", **options: Any
+) -> Any:
+    """transformers' configuration of a family with these sizes; of everything else, what all of its models share."""
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _SPECIAL_TOKENS}
     # Of the frequencies of a head, 24 of 64 turn with time, 20 with rows and 20 with columns.
-    frequencies = text["head_dim"] // 2
+    share = text.get("partial_rotary_factor", 1.0)
+    frequencies = int(text["head_dim"] * share) // 2
     rope = {
         "rope_type": "default",
         "rope_theta": 5_000_000.0,
         "mrope_section": [frequencies * 3 // 8, frequencies * 5 // 16, frequencies * 5 // 16],
         "mrope_interleaved": True,
+        **({"partial_rotary_factor": share} if share < 1 else {}),
     }
-    return Qwen3VLConfig(
+    return FAMILIES[family].class_of("Config")(
         text_config={
             "vocab_size": len(tokenizer),
             "num_key_value_heads": text["num_attention_heads"] // 2,

@@ -1,4 +1,4 @@
-"""The only module that depends on the internals of transformers' Qwen3-VL.
+"""The one place that knows how transformers builds the models of `families` inside.
 
 All of it may change with a version of transformers: the names of the vision tower's parts, the calls of its blocks and
 of the language model, the layout of a cache. `Adapter.check` compares it with the model's own forward pass whenever a
@@ -7,6 +7,7 @@ model is loaded, so that a change is an error and never a wrong answer.
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arr_stream.errors import BackendUnavailable, ModelUnsupported
+from arr_stream.errors import BackendUnavailable, InvalidSetting, ModelUnsupported
 from arr_stream.extras import remedy_for
 from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.families import FAMILIES
 from arr_stream.vlm.qwen3_vl.network import Network
 from arr_stream.vlm.qwen3_vl.places import (
     GridHW,
@@ -90,10 +92,14 @@ class VisualTokens:
 
 
 class Adapter:
-    """Parts of a loaded Qwen3-VL that sparse feeding and a growing memory need.
+    """The parts of a loaded model that sparse feeding and a growing memory need.
 
     Args:
-        model: `Qwen3VLForConditionalGeneration` in evaluation mode, or `Network`.
+        model: transformers' model of one of `FAMILIES` in evaluation mode, or `Network`.
+
+    Attributes:
+        family: Which one.
+        attention_layers: Numbers of the layers with keys and values; the others hold a recurrent state.
 
     Raises:
         ModelUnsupported: Its structure is not the expected one.
@@ -107,15 +113,32 @@ class Adapter:
             self._head = model.lm_head
             self._embeddings = model.get_input_embeddings()
             self._table_side = int(self._visual.num_grid_per_side)
-            self._deepstack_after = tuple(int(index) for index in self._visual.deepstack_visual_indexes)
             self.config = model.config
+            self.family = FAMILIES[model.config.model_type]
             self.layers = len(self._language.layers)
-            # Access them here, so that a missing part fails now.
+            self.attention_layers = _attention_layers(model.config.text_config)
+            self._deepstack_after: tuple[int, ...] = ()
+            # Read here so that their absence is found now.
             _ = (self._visual.patch_embed, self._visual.pos_embed.weight, self._visual.rotary_pos_emb)
-            _ = (self._visual.merger, self._visual.deepstack_merger_list, self._visual.blocks)
-            _ = (self._language.rotary_emb, self._language.layers[0].self_attn.q_norm)
+            _ = (self._visual.merger, self._visual.blocks)
+            _ = (self._language.rotary_emb, self._language.layers[self.attention_layers[0]].self_attn.q_norm)
+            if self.family.deepstack:
+                self._deepstack_after = tuple(int(index) for index in self._visual.deepstack_visual_indexes)
+                _ = self._visual.deepstack_merger_list
         except AttributeError as exc:
             raise _changed(f"a part is missing: {exc}") from exc
+
+    def need_bias(self, what: str) -> None:
+        """Refuse what rests on biased attention where some layers have none.
+
+        Raises:
+            InvalidSetting: They do.
+        """
+        if self.family.recurrent:
+            raise InvalidSetting(
+                f"{what} biases the attention to tokens, and most layers of a {self.family.name} have no attention",
+                remedy="choose --mode sparse or prune with vlm.region_tokens=0, or a Qwen3-VL",
+            )
 
     @property
     def device(self) -> torch.device:
@@ -187,14 +210,17 @@ class Adapter:
             bias: `[cached + N]` added to the attention to each token; None for plain causal attention.
         """
         deep = len(deepstack) > 0 and bool(visual.any())
+        levels = {
+            "visual_pos_masks": visual.to(self.device)[None] if deep else None,
+            "deepstack_visual_embeds": list(deepstack) if deep else None,
+        }
         outputs = self._language(
             inputs_embeds=embeddings[None],
             position_ids=positions.to(self.device)[:, None],
             attention_mask=None if bias is None else self._biased(bias, embeddings),
             past_key_values=cache,
             use_cache=True,
-            visual_pos_masks=visual.to(self.device)[None] if deep else None,
-            deepstack_visual_embeds=list(deepstack) if deep else None,
+            **(levels if self.family.deepstack else {}),
         )
         hidden: Tensor = outputs.last_hidden_state[0]
         return hidden
@@ -217,18 +243,24 @@ class Adapter:
         return int(cache.get_seq_length())
 
     def cache_bytes(self, cache: Any) -> int:
-        """Return the size of its keys and values."""
-        return sum(
-            layer.keys.nbytes + layer.values.nbytes
-            for layer in cache.layers
-            if getattr(layer, "keys", None) is not None
-        )
+        """Size of its keys, values and states."""
+        return sum(tensor.nbytes for layer in cache.layers for tensor in _held(layer))
 
-    def crop(self, cache: Any, tokens: int) -> None:
-        """Truncate the cache to `tokens`, layer by layer: an interrupted pass leaves them uneven."""
-        for layer in cache.layers:
-            if getattr(layer, "keys", None) is not None:
-                layer.keys, layer.values = layer.keys[..., :tokens, :], layer.values[..., :tokens, :]
+    def mark(self, cache: Any) -> list[Any]:
+        """What `rewind` needs: for each layer how many tokens it holds, or a copy of its recurrent state."""
+        tokens = self.cached_tokens(cache)
+        return [copy.deepcopy(layer) if hasattr(layer, "recurrent_states") else tokens for layer in cache.layers]
+
+    def rewind(self, cache: Any, marks: list[Any]) -> None:
+        """Put the cache back to where `mark` was called; once for each mark.
+
+        It goes layer by layer, since a pass that broke off leaves them uneven.
+        """
+        for number, (layer, mark) in enumerate(zip(cache.layers, marks, strict=True)):
+            if not isinstance(mark, int):
+                cache.layers[number] = mark
+            elif getattr(layer, "keys", None) is not None:
+                layer.keys, layer.values = layer.keys[..., :mark, :], layer.values[..., :mark, :]
 
     def keys(self, cache: Any, layer: int) -> Tensor:
         """Return the keys of one layer, one for each head of the queries; `[heads, cached, d]`."""
@@ -253,11 +285,15 @@ class Adapter:
     def queries(self, layer: int, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """Compute the scaled queries of one layer from the inputs of its attention; `[heads, N, d]`."""
         attention = self._language.layers[layer].self_attn
-        query = attention.q_norm(attention.q_proj(hidden).view(*hidden.shape[:-1], -1, attention.head_dim))
-        query = query.transpose(1, 2)
+        heads = self.config.text_config.num_attention_heads
+        # Qwen3.5 has a gate beside each head's query, and rotates the first part of a head alone.
+        projected = attention.q_proj(hidden).view(*hidden.shape[:-1], heads, -1)[..., : attention.head_dim]
+        query = attention.q_norm(projected).transpose(1, 2)
         cosine, sine = (part.unsqueeze(1) for part in rotation)
-        low, high = query.chunk(2, dim=-1)
-        scaled: Tensor = (query * cosine + torch.cat([-high, low], dim=-1) * sine)[0] * attention.scaling
+        turned, rest = query.split([cosine.shape[-1], attention.head_dim - cosine.shape[-1]], dim=-1)
+        low, high = turned.chunk(2, dim=-1)
+        turned = turned * cosine + torch.cat([-high, low], dim=-1) * sine
+        scaled: Tensor = torch.cat([turned, rest], dim=-1)[0] * attention.scaling
         return scaled
 
     @torch.inference_mode()
@@ -311,15 +347,20 @@ class Adapter:
         positions = torch.cat(
             [text_positions(1, 0), token_positions(cells, 1), text_positions(1, 1 + block_extent(cells.grid_hw))], dim=1
         )
-        # Two passes, the second repeated after a crop, as in a stream.
-        cache, hidden = self.new_cache(), []
+        # In two passes, the second of them again after a rewind, as a stream goes.
+        hidden: list[Tensor] = []
+        cache = self.new_cache()
         parts = (slice(0, 4), slice(4, len(ids)))
         for part in (parts[0], parts[1], parts[1]):
-            self.crop(cache, part.start)
+            if len(hidden) == 1:
+                marks = self.mark(cache)
+            elif hidden:
+                self.rewind(cache, marks)
             shown = slice(int(visual[: part.start].sum()), int(visual[: part.stop].sum()))
             levels = [level[shown] for level in tokens.deepstack]
             hidden.append(self.extend(cache, embeddings[part], positions[:, part], visual[part], levels))
-        self._check_bias(embeddings, positions, visual, tokens.deepstack)
+        if not self.family.recurrent:
+            self._check_bias(embeddings, positions, visual, tokens.deepstack)
         return self.logits(torch.cat([hidden[0], hidden[2]]))
 
     def _check_bias(self, embeddings: Tensor, positions: Tensor, visual: Tensor, deepstack: Sequence[Tensor]) -> None:
@@ -334,6 +375,18 @@ class Adapter:
         self._compare(
             self.logits(without), self.logits(hidden), "a cell that is not there and one that is hidden differ"
         )
+
+
+def _attention_layers(text: Any) -> tuple[int, ...]:
+    kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
+    return tuple(number for number, kind in enumerate(kinds) if kind == "full_attention")
+
+
+def _held(layer: Any) -> list[Tensor]:
+    """The tensors of one layer of a cache."""
+    states = [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values()]
+    held = [getattr(layer, "keys", None), getattr(layer, "values", None), *states]
+    return [tensor for tensor in held if tensor is not None]
 
 
 def self_check() -> str:

@@ -29,11 +29,11 @@ from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting
 from arr_stream.files import expanded
 from arr_stream.vlm.qwen3_vl.adapter import use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
+from arr_stream.vlm.qwen3_vl.families import FAMILIES, Family
 from arr_stream.weights import folder as models_folder
 from arr_stream.weights.fetching import fetch_repository
 from arr_stream.weights.loading import first_line, refuse_pointer
 
-MODEL_TYPE = "qwen3_vl"
 CELL = {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}
 """Values that make a visual token a cell of 32x32 pixels of two frames."""
 DTYPE_OF = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -44,11 +44,6 @@ FETCHED = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 MAX_BYTES = 200 * 2**30
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TOP_KEYS = "image_token_id video_token_id vision_start_token_id vision_end_token_id tie_word_embeddings"
-_TEXT_KEYS = (
-    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
-    "hidden_act max_position_embeddings initializer_range rms_norm_eps rope_parameters rope_scaling rope_theta "
-    "attention_bias attention_dropout pad_token_id bos_token_id eos_token_id tie_word_embeddings"
-)
 _VISION_KEYS = (
     "depth hidden_size hidden_act intermediate_size num_heads in_channels patch_size spatial_merge_size "
     "temporal_patch_size out_hidden_size num_position_embeddings deepstack_visual_indexes initializer_range "
@@ -60,7 +55,8 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _OUTPUT = "lm_head.weight"
 _Deviation = Annotated[FiniteFloat, Field(gt=0)]
 _COPY_AGAIN = "copy it again from where it came, or delete it and fetch the model with --download"
-_CHOOSE = "choose a Qwen3-VL, such as Qwen/Qwen3-VL-2B-Instruct"
+_CHOOSE = "choose a Qwen3-VL or Qwen3.5, such as Qwen/Qwen3-VL-2B-Instruct"
+_TOWER = "model.visual."
 _UNQUANTISED = "choose the same model unquantised, and --quantize int8 or int4"
 
 
@@ -86,14 +82,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """Folder with a complete Qwen3-VL, as far as can be checked without loading it.
+    """A folder that holds a whole model of one of `FAMILIES`, as far as can be seen without loading it.
 
-    `config` is transformers' Qwen3VLConfig, built only from the keys that describe the architecture; `tensors` are all
-    that the model will hold, tied ones once.
+    `config` is transformers' configuration, made of the keys that describe the architecture and of no others; `tensors`
+    are all that the model will hold, tied ones once.
     """
 
     name: str
     folder: Path
+    family: Family
     config: Any
     tensors: Mapping[str, Entry]
     normalisation: Normalisation
@@ -173,7 +170,7 @@ def _hub_cache(model: str) -> list[Path]:
 
 
 def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
-    """Inspect a folder, called `name` in errors, and check that it holds a complete, loadable Qwen3-VL.
+    """Look at a folder, called `name` in errors, and make sure that it holds a model, whole, that can be loaded.
 
     It needs `config.json`, `model.safetensors` or its shards and their index, `tokenizer.json` and
     `preprocessor_config.json` (or `processor_config.json`).
@@ -189,14 +186,17 @@ def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
     name = name or str(folder)
     present = _listing(folder, name)
     raw = _read_config(folder, present, name)
+    family = FAMILIES[raw["model_type"]]
     tensors = _read_headers(_weight_files(folder, present, name))
-    config = _built_config(raw, name)
+    if "vision_config" not in raw or not any(key.startswith(_TOWER) for key in tensors):
+        raise ModelUnsupported(f"{name}: a {family.name} without its vision tower, which sees nothing", remedy=_CHOOSE)
+    config = _built_config(raw, family, name)
     _check_cells(config, name)
     _check_sizes(config, len(tensors), folder)
-    tensors = _checked_tensors(config, tensors, folder, name)
+    tensors = _checked_tensors(config, family, tensors, folder, name)
     if "tokenizer.json" not in present:
         raise ModelUnsupported(f"{name}: no tokenizer.json in {folder}", remedy=_COPY_AGAIN)
-    return Checkpoint(name, folder, config, tensors, _normalisation(folder, name))
+    return Checkpoint(name, folder, family, config, tensors, _normalisation(folder, name))
 
 
 def _listing(folder: Path, name: str) -> frozenset[str]:
@@ -216,9 +216,12 @@ def _read_config(folder: Path, present: frozenset[str], name: str) -> Mapping[st
         what = "no config.json in it" if present else "empty"
         raise ModelUnsupported(f"{name}: a folder that is not a model: {what}", remedy=_CHOOSE)
     raw = _read_json(folder / "config.json")
-    if (kind := raw.get("model_type")) != MODEL_TYPE:
+    kind = raw.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
         what = f"a model of type {str(kind)[:80]!r}" if kind else "config.json names no model_type"
-        raise ModelUnsupported(f"{name}: {what}, and {MODEL_TYPE!r} is supported", remedy=_CHOOSE)
+        if str(kind).removesuffix("_text") in FAMILIES:
+            what += " has no vision tower"
+        raise ModelUnsupported(f"{name}: {what}; supported are {', '.join(FAMILIES)}", remedy=_CHOOSE)
     if quantized := raw.get("quantization_config"):
         method = quantized.get("quant_method", "unknown") if isinstance(quantized, Mapping) else "unknown"
         raise ModelUnsupported(f"{name}: its weights are quantised already ({str(method)[:80]})", remedy=_UNQUANTISED)
@@ -290,14 +293,12 @@ def _read_headers(files: list[Path]) -> dict[str, Entry]:
     return tensors
 
 
-def _built_config(raw: Mapping[str, Any], name: str) -> Any:
-    from transformers import Qwen3VLConfig
-
+def _built_config(raw: Mapping[str, Any], family: Family, name: str) -> Any:
     try:
         known = {key: value for key, value in raw.items() if key in _TOP_KEYS.split()}
-        for section, keys in (("text_config", _TEXT_KEYS), ("vision_config", _VISION_KEYS)):
+        for section, keys in (("text_config", family.text_keys), ("vision_config", _VISION_KEYS)):
             known[section] = {key: value for key, value in raw[section].items() if key in keys.split()}
-        return Qwen3VLConfig(**known)
+        return family.class_of("Config")(**known)
     except KeyError as exc:
         raise _damaged(f"{name}: config.json has no {exc.args[0]}") from exc
     except Exception as exc:  # Its own checks raise many classes of errors.
@@ -322,9 +323,11 @@ def _check_sizes(config: Any, tensors: int, folder: Path) -> None:
             )
 
 
-def _checked_tensors(config: Any, tensors: Mapping[str, Entry], folder: Path, name: str) -> dict[str, Entry]:
-    """Return the tensors that the model takes; check that all exist with the right shape, and no others."""
-    wanted = _wanted_shapes(config, folder)
+def _checked_tensors(
+    config: Any, family: Family, tensors: Mapping[str, Entry], folder: Path, name: str
+) -> dict[str, Entry]:
+    """The tensors that the model takes, when all are there in the shape that it needs, and no others."""
+    wanted = _wanted_shapes(config, family, folder)
     if config.tie_word_embeddings and _OUTPUT not in tensors:
         # tied: one matrix under two names, saved once
         del wanted[_OUTPUT]
@@ -341,8 +344,8 @@ def _checked_tensors(config: Any, tensors: Mapping[str, Entry], folder: Path, na
                 remedy=_UNQUANTISED,
             )
     for key in tensors:
-        # Some versions saved frequencies that follow from the configuration; they do no harm.
-        if key not in wanted and not key.endswith("inv_freq"):
+        # Frequencies that follow from the configuration were saved by some versions, and do no harm.
+        if key not in wanted and not key.endswith("inv_freq") and not key.startswith(family.unused):
             raise WeightsInvalid(
                 f"{tensors[key].file}: holds {key[:120]}, which config.json does not call for",
                 remedy="take config.json and weights from one and the same model",
@@ -350,16 +353,15 @@ def _checked_tensors(config: Any, tensors: Mapping[str, Entry], folder: Path, na
     return {key: tensors[key] for key in wanted}
 
 
-def _wanted_shapes(config: Any, folder: Path) -> dict[str, tuple[int, ...]]:
+def _wanted_shapes(config: Any, family: Family, folder: Path) -> dict[str, tuple[int, ...]]:
     import torch
-    from transformers import Qwen3VLForConditionalGeneration
 
     try:
         with warnings.catch_warnings(), torch.device("meta"):
             # torch warns about layers of zero width, which are refused anyway.
             warnings.simplefilter("ignore", UserWarning)
-            skeleton = Qwen3VLForConditionalGeneration(config)
-    except Exception as exc:  # Inconsistent sizes fail in any layer of torch.
+            skeleton = family.class_of("ForConditionalGeneration")(config)
+    except Exception as exc:  # Sizes that do not fit each other fail in every layer of torch.
         raise _damaged(f"{folder / 'config.json'}: no model can be built from it: {first_line(exc)}") from exc
     return {key: tuple(value.shape) for key, value in skeleton.state_dict().items()}
 

@@ -91,9 +91,15 @@ class Block:
 
 
 class Feeder:
-    """Encoder of chosen cells in one of the modes described above."""
+    """Encoder of chosen cells in one of the modes described above.
+
+    Raises:
+        InvalidSetting: `weight` with a model that has recurrent layers.
+    """
 
     def __init__(self, adapter: Adapter, normalisation: Normalisation, mode: Mode = "sparse") -> None:
+        if mode == "weight":
+            adapter.need_bias("vlm.mode=weight")
         self._adapter = adapter
         self._normalisation = normalisation
         self._mode = mode

@@ -1,4 +1,4 @@
-"""Loading of a Qwen3-VL from disk, with checks before and after.
+"""A model from disk into memory: looked at first, then loaded, then looked at again.
 
 Before: the version of transformers, the content of the folder, and its memory need from the headers. The weights and
 the KV cache of a full context are computed exactly, the temporary memory of one pass is an estimate. After: every
@@ -9,6 +9,7 @@ finite. Code of the checkpoint is never run; only `locate` may use the network.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ CELLS = 1024
 INT4_BLOCK = 64
 """Numbers that share one float32 scale in bitsandbytes' 4-bit format (its default)."""
 _NO_LIMIT = 1 << 60
+_LINEAR = re.compile(r"model\.language_model\.layers\..*(_proj|\.in_proj_\w+)\.weight")
 _SKIP = ["model.visual", "lm_head"]
 """Modules that are not quantised: they are small, and their errors would affect every token."""
 _MARKERS = {
@@ -47,8 +49,8 @@ class LoadedModel:
     """Model that is ready to run.
 
     Args:
-        name: The user's name for it: a hub name or a folder.
-        model: transformers' Qwen3VLForConditionalGeneration, in eval mode, without gradients, on `device`.
+        name: What the user called it: a hub name or a folder.
+        model: transformers' model, in eval mode, without gradients, on `device`.
         tokenizer: Its fast tokenizer.
         normalisation: That of its image processor.
         device: The device it runs on.
@@ -134,15 +136,13 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def _model(checkpoint: Checkpoint, quantize: str, device: torch.device, dtype: torch.dtype) -> Any:
-    from transformers import Qwen3VLForConditionalGeneration
-
     options: dict[str, Any] = {}
     if quantize != "none":
         options["quantization_config"] = _quantization(quantize, dtype)
     if quantize != "none" or device.type != "cpu":
         options["device_map"] = {"": device}
-    # Its type stubs omit the loading info.
-    from_pretrained: Any = Qwen3VLForConditionalGeneration.from_pretrained
+    # Typed as giving a model alone, without what it has to say.
+    from_pretrained: Any = checkpoint.family.class_of("ForConditionalGeneration").from_pretrained
     try:
         model, told = from_pretrained(
             checkpoint.folder,
@@ -217,10 +217,10 @@ def _not_finite(what: str) -> WeightsInvalid:
 def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> dict[str, int]:
     """Return the bytes that a model would take with these settings, by purpose.
 
-    `weights` are all parameters, in the type that they are kept in. `cache` holds the keys and values of
-    `vlm.context_tokens` tokens. `kept features` are those of as many cells, from which the memory is rebuilt, twice
-    because of the rebuild. `work` is one pass of 1024 cells through the vision tower or the language model, the larger
-    of the two (estimate).
+    `weights` are all parameters, in the type that they are kept in; `cache` the keys and values of `vlm.context_tokens`
+    tokens, and recurrent states with the copy that undoes a question; `kept features` those of as many cells, from
+    which the memory is rebuilt, and once more while it is; `work` one pass of 1024 cells, vision tower or language
+    model, whichever takes more (estimate).
 
     Args:
         checkpoint: The model.
@@ -230,11 +230,21 @@ def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> di
     size = int(getattr(torch, dtype).itemsize)
     text = checkpoint.config.text_config
     weights = sum(_kept_bytes(key, entry, size, settings.quantize) for key, entry in checkpoint.tensors.items())
-    cache = 2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim * size * settings.context_tokens
-    levels = 1 + len(checkpoint.config.vision_config.deepstack_visual_indexes)
+    kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
+    linear = kinds.count("linear_attention")
+    per_token = 2 * (len(kinds) - linear) * text.num_key_value_heads * text.head_dim * size
+    cache = per_token * settings.context_tokens + (2 * linear * _state_bytes(text, size) if linear else 0)
+    levels = 1 + len(getattr(checkpoint.config.vision_config, "deepstack_visual_indexes", ()))
     kept = 2 * levels * text.hidden_size * size * settings.context_tokens
     work = _work_bytes(checkpoint.config, size)
     return {"weights": weights, "cache": cache, "kept features": kept, "work": work}
+
+
+def _state_bytes(text: Any, size: int) -> int:
+    """Recurrent and convolution state of one Gated DeltaNet layer; the former is float32."""
+    keys = text.linear_num_key_heads * text.linear_key_head_dim
+    values = text.linear_num_value_heads * text.linear_value_head_dim
+    return int(4 * values * text.linear_key_head_dim + (2 * keys + values) * text.linear_conv_kernel_dim * size)
 
 
 def pick_vlm_device(setting: str) -> torch.device:
@@ -250,9 +260,8 @@ def pick_dtype(checkpoint: Checkpoint, setting: str, device: torch.device) -> st
 
 
 def is_quantized(key: str, entry: Entry) -> bool:
-    """Return whether quantisation applies to this tensor: a linear layer of the language model."""
-    inside = key.startswith("model.language_model.layers.") and key.endswith("_proj.weight")
-    return inside and len(entry.shape) == 2
+    """Whether quantisation makes this tensor smaller: it is of a linear layer of the language model."""
+    return _LINEAR.fullmatch(key) is not None and len(entry.shape) == 2
 
 
 def _kept_bytes(key: str, entry: Entry, size: int, quantize: str) -> int:
@@ -271,7 +280,7 @@ def _work_bytes(config: Any, size: int) -> int:
     # slightly more than measured, with positions, the libraries' copies and the allocator's reserve included.
     attention = 3 * vision.hidden_size * size + 6 * vision.hidden_size * 4
     per_patch = 2 * vision.hidden_size * size + max(attention, 2 * vision.intermediate_size * size)
-    features = CELLS * vision.out_hidden_size * (1 + len(vision.deepstack_visual_indexes)) * size
+    features = CELLS * vision.out_hidden_size * (1 + len(getattr(vision, "deepstack_visual_indexes", ()))) * size
     seen = patches * (2 * per_patch + pixels * (4 + size)) + features
     heads = (text.num_attention_heads + 2 * text.num_key_value_heads) * text.head_dim
     per_token = 3 * text.hidden_size * size + max(3 * heads, 3 * text.intermediate_size) * size

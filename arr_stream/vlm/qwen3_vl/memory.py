@@ -125,14 +125,14 @@ class Memory:
 
     @contextmanager
     def _rolled_back(self, *, on_success: bool) -> Iterator[None]:
-        """Restore the cache if a pass fails, for lack of memory or by Ctrl-C."""
-        tokens, bias, undo = self.tokens, self._bias, True
+        """A pass that breaks off, for lack of memory or by Ctrl-C, leaves the cache as it was."""
+        marks, bias, undo = self.adapter.mark(self._cache), self._bias, True
         try:
             yield
             undo = on_success
         finally:
             if undo:
-                self.adapter.crop(self._cache, tokens)
+                self.adapter.rewind(self._cache, marks)
                 self._bias = bias
 
     def keys(self, layer: int) -> Tensor:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from arr_stream.errors import ModelUnsupported
+from arr_stream.vlm.qwen3_vl.families import FAMILIES
 
 Media = Literal["video", "image"]
 
@@ -59,8 +60,8 @@ class Prompt:
         return [self.config.vision_end_token_id]
 
     def question(self, question: str) -> list[int]:
-        """Return a question and the start of the answer's turn."""
-        return [*self.text(question), *self._end_of_turn, *self._turn("assistant", "")]
+        """A question and the start of the answer's turn."""
+        return [*self.text(question), *self._end_of_turn, *self._turn("assistant", ""), *self._answer_start]
 
     @cached_property
     def next_turn(self) -> list[int]:
@@ -73,6 +74,12 @@ class Prompt:
         names = ("<|im_end|>", "<|endoftext|>")
         known = [self.tokenizer.convert_tokens_to_ids(name) for name in names]
         return frozenset(token for token in [*known, self.tokenizer.eos_token_id] if token is not None)
+
+    @cached_property
+    def _answer_start(self) -> list[int]:
+        """Tokens that the family puts before an answer."""
+        parts = FAMILIES[self.config.model_type].answer_start
+        return [token for part in parts for token in (self.text(part) if part.isspace() else [self._marker(part)])]
 
     @cached_property
     def _end_of_turn(self) -> list[int]:

@@ -48,13 +48,15 @@ class QwenViewer(StreamingViewer):
         self._limits = loaded.limits
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
+        if settings.vlm.region_tokens:
+            self._adapter.need_bias(f"vlm.region_tokens={settings.vlm.region_tokens}")
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
         self._feeder = Feeder(self._adapter, loaded.normalisation, settings.vlm.mode)
         memory = Memory(self._adapter, self._prompt, settings.vlm.instruction)
         trained = int(loaded.model.config.text_config.max_position_embeddings)
         super().__init__(loaded.name, settings, memory, min(settings.vlm.context_tokens, trained))
         self._sampler = Sampler(settings.vlm.temperature, getattr(loaded.model, "generation_config", None))
-        self._layer = _attention_layer(settings.vlm.attention_layer, self._adapter.layers)
+        self._layer = _attention_layer(settings.vlm.attention_layer, self._adapter)
 
     def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells, summaries: Summaries | None) -> Block:
         sources = first.source, last.source
@@ -193,7 +195,16 @@ def _cells_attended(seen: Sequence[FrameEntry], shares: Sequence[FloatArray]) ->
     return table[order], frame[order]
 
 
-def _attention_layer(wanted: int, layers: int) -> int:
-    if wanted >= layers:
-        raise InvalidSetting(f"vlm.attention_layer={wanted}: the model has {layers} layers", remedy="count from 0")
-    return default_layer(layers) if wanted < 0 else wanted
+def _attention_layer(wanted: int, adapter: Adapter) -> int:
+    if wanted < 0:
+        return adapter.attention_layers[default_layer(len(adapter.attention_layers))]
+    if wanted >= adapter.layers:
+        raise InvalidSetting(
+            f"vlm.attention_layer={wanted}: the model has {adapter.layers} layers", remedy="count from 0"
+        )
+    if wanted not in adapter.attention_layers:
+        raise InvalidSetting(
+            f"vlm.attention_layer={wanted}: that layer has no attention",
+            remedy=f"choose one of {', '.join(map(str, adapter.attention_layers))}",
+        )
+    return wanted

@@ -1,0 +1,74 @@
+"""The families of models that can watch, and what sets each of them apart.
+
+| `model_type` | levels of DeepStack | layers | linear layers |
+|---|---|---|---|
+| `qwen3_vl` | yes | full attention | none |
+| `qwen3_5` (Qwen3.5 and 3.6) | no | Gated DeltaNet, full attention every fourth | three of four |
+
+All of them share the cells of 32x32 pixels, the vision tower's rotation and table of positions, and interleaved M-RoPE.
+
+A Gated DeltaNet layer (Yang et al., 2024) keeps one state of fixed size instead of keys and values. Tokens can be
+appended to it, but none can be taken out, and attention to a token cannot be biased. So a question is undone by
+restoring a copy of the states, and eviction rebuilds the memory from kept features, as it does for every family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_TEXT_KEYS = (
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
+    "hidden_act max_position_embeddings initializer_range rms_norm_eps rope_parameters rope_scaling rope_theta "
+    "attention_bias attention_dropout pad_token_id bos_token_id eos_token_id tie_word_embeddings"
+)
+_LINEAR_KEYS = (
+    " layer_types full_attention_interval partial_rotary_factor linear_conv_kernel_dim linear_key_head_dim "
+    "linear_value_head_dim linear_num_key_heads linear_num_value_heads"
+)
+NOT_THINKING = ("<think>", "\n\n", "</think>", "\n\n")
+"""What Qwen3.5's chat template puts before an answer without thoughts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the models of one `model_type` have in common.
+
+    Args:
+        name: As users know it.
+        classes: How the names of its classes in transformers begin.
+        text_keys: Keys of `text_config` that describe the language model.
+        deepstack: The vision tower has features for the first layers of the language model, too.
+        recurrent: Some layers hold a state instead of keys and values.
+        unused: How the names of tensors begin that checkpoints hold and the model does not take.
+        answer_start: Markers and text at the start of an answer.
+    """
+
+    name: str
+    classes: str
+    text_keys: str = _TEXT_KEYS
+    deepstack: bool = True
+    recurrent: bool = False
+    unused: tuple[str, ...] = ()
+    answer_start: tuple[str, ...] = ()
+
+    def class_of(self, kind: str) -> Any:
+        """transformers' class for `Config` or `ForConditionalGeneration`."""
+        import transformers
+
+        return getattr(transformers, self.classes + kind)
+
+
+FAMILIES = {
+    "qwen3_vl": Family("Qwen3-VL", "Qwen3VL"),
+    "qwen3_5": Family(
+        "Qwen3.5",
+        "Qwen3_5",
+        _TEXT_KEYS + _LINEAR_KEYS,
+        deepstack=False,
+        recurrent=True,
+        unused=("mtp.",),
+        answer_start=NOT_THINKING,
+    ),
+}
+"""By `model_type`."""
