@@ -247,7 +247,7 @@ class Adapter:
         return sum(tensor.nbytes for layer in cache.layers for tensor in _held(layer))
 
     def mark(self, cache: Any) -> list[Any]:
-        """What `rewind` needs: for each layer how many tokens it holds, or a copy of its recurrent state."""
+        """Return marks for `rewind`: for each layer the number of its tokens, or a copy of its recurrent state."""
         tokens = self.cached_tokens(cache)
         return [copy.deepcopy(layer) if hasattr(layer, "recurrent_states") else tokens for layer in cache.layers]
 

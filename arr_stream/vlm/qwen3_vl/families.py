@@ -27,20 +27,20 @@ _LINEAR_KEYS = (
     "linear_value_head_dim linear_num_key_heads linear_num_value_heads"
 )
 NOT_THINKING = ("<think>", "\n\n", "</think>", "\n\n")
-"""What Qwen3.5's chat template puts before an answer without thoughts."""
+"""Prefix that Qwen3.5's chat template puts before an answer without thoughts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the models of one `model_type` have in common.
+    """Common properties of the models of one `model_type`.
 
     Args:
-        name: As users know it.
-        classes: How the names of its classes in transformers begin.
+        name: Public name.
+        classes: Prefix of its class names in transformers.
         text_keys: Keys of `text_config` that describe the language model.
         deepstack: The vision tower has features for the first layers of the language model, too.
         recurrent: Some layers hold a state instead of keys and values.
-        unused: How the names of tensors begin that checkpoints hold and the model does not take.
+        unused: Prefixes of tensors in checkpoints that the model does not use.
         answer_start: Markers and text at the start of an answer.
     """
 
@@ -53,7 +53,7 @@ class Family:
     answer_start: tuple[str, ...] = ()
 
     def class_of(self, kind: str) -> Any:
-        """transformers' class for `Config` or `ForConditionalGeneration`."""
+        """Return transformers' class for `Config` or `ForConditionalGeneration`."""
         import transformers
 
         return getattr(transformers, self.classes + kind)

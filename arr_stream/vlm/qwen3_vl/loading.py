@@ -260,7 +260,7 @@ def pick_dtype(checkpoint: Checkpoint, setting: str, device: torch.device) -> st
 
 
 def is_quantized(key: str, entry: Entry) -> bool:
-    """Whether quantisation makes this tensor smaller: it is of a linear layer of the language model."""
+    """Return whether quantisation shrinks this tensor, which is so for linear layers of the language model."""
     return _LINEAR.fullmatch(key) is not None and len(entry.shape) == 2
 
 
