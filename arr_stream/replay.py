@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,6 +99,9 @@ class Recording:
         named = self.header.source
         if given is None and "://" in named and not named.startswith("file://"):
             raise self._missing(SourceNotFound(f"{redact_url(named)}: addresses are not opened"))
+        if given is None and not Path(named).exists():
+            # Records write bytes that are not text as escapes.
+            named = re.sub(r"\\u(dc[89a-f][0-9a-f])", lambda escape: chr(int(escape[1], 16)), named)
         return given or named
 
     def _missing(self, error: SourceNotFound) -> SourceNotFound:

@@ -120,6 +120,12 @@ def test_neither_source_nor_records_are_overwritten(run: Run, made: Path, clip: 
     assert (clip.read_bytes(), (made / "out.jsonl").read_bytes()) == before
 
 
+def test_a_name_with_bytes_that_are_no_text_is_found_again(run: Run, clip: Path, tmp_path: Path) -> None:
+    odd = Path(shutil.copy(clip, tmp_path / "a\udcff b.mp4"))
+    assert run("process", odd, "--patches", tmp_path / "r.jsonl", *FAST)[0] == 0
+    assert run("replay", tmp_path / "r.jsonl", "--check")[0] == 0
+
+
 def test_pictures_of_a_folder(run: Run, tmp_path: Path) -> None:
     folder = write_images(tmp_path / "pictures", [frame.rgb for frame in moving_square(4)])
     records = tmp_path / "r.jsonl"

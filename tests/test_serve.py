@@ -157,6 +157,7 @@ def test_a_port_in_use(refused: Refused) -> None:
         (["--when", "relevance >"], 51, "relevance"),
         (["--clips", "/tmp/x"], 51, "without --when"),
         (["--when", "tokens > 1", "--post", "ftp://a/b"], 51, "cannot be sent"),
+        (["--budget", "0"], 40, "budget '0'"),
         (["--when", "tokens > 1", "--post", "ftp://x"], 51, "http"),
         (["a", "b", "--max-streams", "1"], 51, "--max-streams"),
         (["a", "a", "--max-streams", "1"], 51, "--max-streams"),

@@ -184,6 +184,10 @@ class LookOptions(Group):
     ] = None
 
     def __post_init__(self) -> None:
+        if self.budget is not None:
+            from arr_stream.selection.budget import budget_tokens
+
+            budget_tokens(self.budget, 1)
         if self.budget_per_second is not None and not 0 <= self.budget_per_second < math.inf:
             raise BudgetError(
                 f"--budget-per-second {self.budget_per_second:g}",

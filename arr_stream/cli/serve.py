@@ -82,7 +82,7 @@ class AccessOptions(Group):
 def serve(
     server: ServerOptions,
     access: AccessOptions,
-    look: Annotated[LookOptions, But("region", "region_at", "mask", "example", "gaze", "budget", "budget_per_second")],
+    look: Annotated[LookOptions, But("region", "region_at", "mask", "example", "gaze")],
     alerts: Annotated[
         AlertOptions,
         But(
@@ -90,7 +90,6 @@ def serve(
             before="Seconds of a clip before the alert.",
             after="Seconds of a clip after the alert.",
             clips="Folder for clips of alerts.",
-            run="Command to run at an alert; {message} and others are filled in.",
             post="Address to POST alerts to, as JSON.",
         ),
     ],
@@ -125,7 +124,7 @@ def serve(
         query=look.query or (),
         presets=preset or (),
         overrides=chosen.overrides or (),
-        values=given_values(model, chosen),
+        values=given_values(look, model, chosen),
     )
 
 
