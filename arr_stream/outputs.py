@@ -55,13 +55,11 @@ def header_of(stream: Stream, question: Question | None = None) -> Header:
     Raises:
         SourceNotFound: See `records_of`.
     """
-    query = [redact_url(query.label) for query in stream.queries]
-    public_words = " ".join(query).casefold()
     return Header.for_grid(
         stream.grid,
         source=stream.source.info.name,
-        query=query or None,
-        unknown_words=[word for word in stream.unknown_words if word in public_words],
+        query=[redact_url(query.label) for query in stream.queries] or None,
+        unknown_words=list(stream.unknown_words),
         budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
         config=public_settings(stream.settings),
         provenance=_provenance(stream, question),

@@ -167,7 +167,7 @@ class Comparison:
 
     Attributes:
         frames: Number of equal frames.
-        difference: Description of the first difference; None as long as there is none.
+        difference: Description of the first difference; None before one is found.
 
     Raises:
         EvaluationDataError: A line is malformed (later lines when they are reached).
@@ -236,7 +236,7 @@ class Comparison:
             self._stop.set()
 
     def _following(self) -> dict[str, Any] | None:
-        """Return the next frame's line, None if there is none; compare the end line with the lines before it."""
+        """Return the next frame's line, None after the last; compare the end line with the lines before it."""
         for line in self._lines:
             if line["type"] == "frame":
                 self._read.add(line)

@@ -189,7 +189,7 @@ class Stream:
 
     @property
     def query_faults(self) -> dict[str, str]:
-        """The same by the queries' texts, without what helps on the command line."""
+        """Faults of queries by their texts, without the remedies of the command line."""
         read = [own for own in map(self._understood, self.queries) if isinstance(own, TextQuery)]
         return {own.text: fault for own in read if (fault := own.fault()) is not None}
 

@@ -80,7 +80,7 @@ class Run:
     exact: float
 
     def equals(self, other: Run) -> bool:
-        """Whether no logit differs by more than `exact`; the keys, which are longer, must be as near in proportion."""
+        """Return whether logits differ by at most `exact`, and keys by as much in proportion to their length."""
         assert self.logits.shape == other.logits.shape
         for mine, theirs in zip(self.keys, other.keys, strict=True):
             common = min(mine.shape[1], theirs.shape[1])
@@ -164,7 +164,7 @@ def skip_if_refused(model: Any, mode: str = "weight") -> None:
 
 
 def exact(model: Any) -> float:
-    """Of a model or an adapter."""
+    """Return the tolerance for a model or an adapter."""
     return EXACT_RECURRENT if recurrent(model) else EXACT
 
 

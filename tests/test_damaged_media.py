@@ -52,7 +52,7 @@ def read(path: Path, **wish: object) -> tuple[list[Frame], str]:
 
 
 def decoded_plainly(path: Path) -> int:
-    """How many frames PyAV gives when errors are skipped."""
+    """Return the number of frames that PyAV decodes when errors are skipped."""
     count = 0
     with av.open(str(path)) as container:
         for packet in container.demux(video=0):
@@ -174,7 +174,7 @@ def test_records_mark_damaged_frames_and_the_end_counts_them(run: Run, tmp_path:
 
 
 class TestSoundTwins:
-    """What looks like damage and is none."""
+    """Sound files with signs of damage."""
 
     @pytest.mark.parametrize("ending", CONTAINERS)
     @pytest.mark.parametrize("wish", [{"end_seconds": 1.5}, {"max_frames": 40}, {"start_seconds": 1.5}])

@@ -381,7 +381,7 @@ def cells_within(patches: PatchSet, x: int, y: int, side: int = 32) -> float:
 
 
 def test_a_property_alone_does_not_lead() -> None:
-    """Of "white shirt" only the colour is understood: what moves is shown before what is merely white."""
+    """With only the colour of "white shirt" understood, moving cells come before white ones."""
 
     def picture(index: int) -> np.ndarray:
         rgb = np.full((320, 320, 3), 110, np.uint8)

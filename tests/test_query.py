@@ -393,3 +393,9 @@ def test_words_that_nothing_understands_are_struck_out_in_pictures() -> None:
     query = parse_text("find the red Shed")
     assert query.label == "find the red Shed"
     assert query.shown_label == "find the red S\u0336h\u0336e\u0336d\u0336"
+
+
+def test_secrets_in_urls_are_neither_words_nor_shown() -> None:
+    query = parse_text("a sign that says rtsp://me:hush@host/x")
+    assert "hush" not in query.unknown_words and {"sign", "host"} <= set(query.unknown_words)
+    assert "hush" not in query.shown_label.replace("\u0336", "") and "***" in query.shown_label

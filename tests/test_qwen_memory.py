@@ -95,7 +95,7 @@ def _untouched(viewer: QwenViewer) -> Iterator[None]:
 
 
 def _told(decoder: Any, ids: list[int]) -> str:
-    """What the tokens say; bytes at the end that are no whole character are held back."""
+    """Return the text of the tokens, without an incomplete character at the end."""
     return plain(decoder.decode(ids, skip_special_tokens=True)).rstrip("\ufffd")
 
 

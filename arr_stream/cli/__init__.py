@@ -25,7 +25,7 @@ COMMANDS = {
     "process": ("process:process", "Choose the cells of every frame and write what was asked for."),
     "batch": (
         "batch:batch",
-        "Do many videos, several at a time; the same command goes on where it was ended, however it was.",
+        "Process many videos in parallel; run the same command again to resume.",
     ),
     "replay": (
         "replay:replay",

@@ -188,7 +188,7 @@ def batch(
         typer.Argument(metavar="[INPUT]...", help="Files, folders, globs, addresses such as s3://..., or @LIST."),
     ] = None,
 ) -> None:
-    """Do many videos, several at a time; the same command goes on where it was ended, however it was.
+    """Process many videos in parallel; run the same command again to resume.
 
     A file that fails does not stop the others: errors/NAME.json says why, and the exit code is 100.
     """

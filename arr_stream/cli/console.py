@@ -280,7 +280,7 @@ class AnswerPrinter:
         self._prefix = ""
 
     def answer(self, answer: Answer) -> None:
-        """End a written answer, or print why there is none."""
+        """End a written answer, or print why it failed."""
         if not self._line.strip() and (self._with_time or answer.error is None):
             self.piece(_INSTEAD.get(answer.finish, "(the model said nothing)"))
         if self._line and not self._line.endswith("\n"):

@@ -46,7 +46,7 @@ def check_view(view: str) -> str:
     """Return the view's name if there is such a view.
 
     Raises:
-        InvalidSetting: There is none; the message names the nearest one.
+        InvalidSetting: The view does not exist; names the nearest one.
     """
     channels = [CHANNEL_PREFIX + name for name in CHANNEL_INDEX]
     if view in VIEWS or view in channels:

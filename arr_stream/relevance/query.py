@@ -23,6 +23,7 @@ import numpy as np
 from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, MaskUnreadable, RegionOutsideFrame
 from arr_stream.keyframes.objects import REMEDY
 from arr_stream.object_names import ObjectTerm, nearest, object_at
+from arr_stream.plain_text import redact_url
 from arr_stream.relevance.lexicon import MotionTerm, Term, WordTerm, understand
 from arr_stream.types import BoolArray, ByteArray
 
@@ -71,7 +72,8 @@ class TextQuery:
     @property
     def shown_label(self) -> str:
         """The label with the words that are not understood struck out, by strokes of Unicode."""
-        shown = self.label
+        # Masked first: URLs with struck words are not recognised.
+        shown = redact_url(self.label)
         for word in map(re.escape, self.unknown_words):
             shown = re.sub(rf"(?<!\w){word}(?!\w)", _struck_out, shown, flags=re.IGNORECASE)
         return shown
@@ -332,7 +334,8 @@ def parse_text(text: str) -> TextQuery:
             quoted[WordTerm(wanted)] = None
         return " "
 
-    rest = unicodedata.normalize("NFKC", _QUOTED.sub(take, text)).casefold()
+    # Without secrets in URLs, whose words would appear in notices, records and pictures.
+    rest = unicodedata.normalize("NFKC", redact_url(_QUOTED.sub(take, text))).casefold()
     understood = understand(_WORD.findall(rest))
     terms = tuple(term for term in understood.terms if not (quoted and term == WordTerm("")))
     return TextQuery(text, (*terms, *quoted), understood.unknown, understood.phrase)

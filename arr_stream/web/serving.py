@@ -108,7 +108,7 @@ class Serving:
     started_seconds: float = field(default_factory=time.monotonic)
 
     def runner(self, id: str) -> StreamRunner:
-        """Return the stream of that id; raises `NoSuchThing` if there is none."""
+        """Return the stream of that id; raises `NoSuchThing` for an unknown id."""
         runner = self.streams.get(id)
         if runner is None:
             raise NoSuchThing(f"there is no stream {id[:40]!r}", remedy="GET /api/streams lists them")

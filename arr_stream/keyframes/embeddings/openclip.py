@@ -293,7 +293,7 @@ def _least_bytes(tower: Mapping[str, Any], width: float) -> float:
 
 
 def _number(section: Mapping[str, Any], key: str, default: float) -> float:
-    """Return the number under a key, the sum of several, or the default if there is none."""
+    """Return the number under a key, the sum of several, or the default without a match."""
     value = section.get(key, default)
     values = value if isinstance(value, list) else [value]
     found = [float(one) for one in values if isinstance(one, int | float) and not isinstance(one, bool)]

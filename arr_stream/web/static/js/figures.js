@@ -14,7 +14,7 @@ export function quality(step, { long = false } = {}) {
   return `lowered to keep up: keyframes are rarer${step > 2 ? ", and motion is searched on smaller pictures" : ""}`;
 }
 
-/** Key, title, what it is, and how it is told. */
+/** Key, title, description and format of each figure. */
 const FIGURES = [
   ["fps", "frames / s", "frames processed a second", (f) => number(f.fps, 1)],
   ["age", "delay, ms", "from capture to this screen, mean of the latest frames", (f) => number(f.age_ms)],
