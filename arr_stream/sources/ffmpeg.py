@@ -298,7 +298,7 @@ class FfmpegSource(OnePass):
         lost, concealed = self.stats.lost_frames, self.stats.concealed_frames
         found = [self._cut_short] if self._cut_short else []
         if lost:
-            found.append(f"{_frames_of(lost)} lost ({self._problem or 'they cannot be decoded'})")
+            found.append(f"{_frames_of(lost)} lost ({self._problem or 'not decodable'})")
         if concealed:
             found.append(f"{_frames_of(concealed)} unreliable, patched up by the decoder")
         if found:
