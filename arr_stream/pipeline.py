@@ -22,7 +22,9 @@ from arr_stream.keyframes.objects import detected_labels
 from arr_stream.motion.background import UPDATE_SECONDS, Background, motion_evidence
 from arr_stream.motion.device import Device, HostDevice
 from arr_stream.motion.flow import Flow, FlowInput
-from arr_stream.motion.memory import Carried, TemporalCache, carried, carried_to_cells, remembered
+from arr_stream.motion.history import with_selection
+from arr_stream.motion.keyframe_results import carried_to_cells
+from arr_stream.motion.memory import Carried, TemporalCache, carried
 from arr_stream.motion.objects import DOUBTFUL, LEAST_TRUST
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason
@@ -207,7 +209,7 @@ def _moved(
         elapsed_seconds: `[1, 1]` since the background was last updated; None to compare with it alone.
     """
     now = carried(before, flow)
-    way = None if keyframe is None else now.ways[keyframe]
+    way = None if keyframe is None else now.flows[keyframe]
     return now, *motion_evidence(background, greys, flow, way, elapsed_seconds)
 
 
@@ -339,7 +341,7 @@ class Pipeline:
         if self._state is not None:
             self._state.scorers = self._make_scorers(self._state.scorers)
             # Where a model looked for one thing says little about another.
-            self._state.cache.forget_attention()
+            self._state.cache.history.forget_attention()
 
     @property
     def phrases(self) -> tuple[str, ...]:
@@ -376,7 +378,7 @@ class Pipeline:
     def follow(self) -> None:
         """Remember the last frame, for attention to it that `attend` is given some frames later."""
         if self._state is not None and self._state.last_index is not None:
-            self._state.cache.follow(self._state.last_index)
+            self._state.cache.history.await_attention(self._state.last_index)
 
     def attend(self, attention: FloatArray, index: int | None = None) -> bool:
         """Take a consumer model's attention over the cells of a frame, `[gh, gw]` in [0, 1].
@@ -407,8 +409,8 @@ class Pipeline:
             raise ValueError("attention must lie in [0, 1]")
         eighth = enlarged(attention.astype(np.float32), _EIGHTH_PER_CELL)
         if late and index is not None:
-            return state.cache.attend_late(eighth, index)
-        state.cache.attend(eighth)
+            return state.cache.history.add_late_attention(eighth, index)
+        state.cache.history.add_attention(eighth)
         return True
 
     def take_back(self) -> None:
@@ -445,7 +447,7 @@ class Pipeline:
         motion = self._carry(state, flow, look, frame, cut=cut)
         watch.lap("carry")
         reason, notices = self._refresh(state, look, frame, size_changed=size_changed, cut=cut)
-        state.meanings = renew_meanings(state.cache, self._space, self.phrases, state.meanings)
+        state.meanings = renew_meanings(state.cache.keyframes, self._space, self.phrases, state.meanings)
         look = self._with_meaning(look, state)
         watch.lap("keyframe")
         wh = state.grid.texture_wh
@@ -461,7 +463,7 @@ class Pipeline:
         choice, fresh = self._choose(state, texture, values, look.eighth_grey, frame)
         self._remember(state, frame, look, judged.relevance.combined, choice)
         watch.lap("selection")
-        chosen, asked, in_use = choice.chosen, values.relevance, state.cache.keyframe_index
+        chosen, asked, in_use = choice.chosen, values.relevance, state.cache.keyframes.newest_index
         return PatchSet(
             index=frame.index,
             pts_seconds=frame.pts_seconds,
@@ -479,7 +481,7 @@ class Pipeline:
             refresh_reason=reason,
             keyframe_age=frame.index - in_use if in_use is not None else 0,
             keyframe_index=in_use,
-            parts=state.cache.origins,
+            parts=state.cache.keyframes.origins,
             query_scores=tuple(asked.best.tolist()),
             cells_scored=choice.cells_scored,
             texture=texture,
@@ -495,12 +497,12 @@ class Pipeline:
 
     def _found(self, state: _State) -> tuple[DetectedObject, ...]:
         """The objects on this frame that a query names."""
-        found = state.cache.objects
+        found = state.cache.keyframes.objects
         if found is None:
             return ()
         terms = [term for query in self._texts for term in query.objects]
         asked = [each for each in found.objects if any(is_named(each, term, found.objects) for term in terms)]
-        named = state.cache.present_objects(asked)
+        named = state.cache.keyframes.present_objects(asked)
         trusts = [each.trust for each in named]
         state.objects_doubtful = bool(trusts) and sum(trusts) / len(trusts) < DOUBTFUL
         return tuple(each for each in named if each.trust >= LEAST_TRUST)
@@ -520,9 +522,9 @@ class Pipeline:
             grid=grid,
             tokens=self._tokens(self._settings, grid),
             cache=cache,
-            refresher=Refresher(self._provider, cache),
+            refresher=Refresher(self._provider, cache.keyframes),
             seen=SeenCells(grid, self._device.put),
-            figure=Figure.nothing(cache.history, cache.reduced_hw(8)),
+            figure=Figure.nothing(cache.history.values, cache.keyframes.reduced_hw(8)),
             scorers=self._make_scorers(),
             last_pts_seconds=-math.inf if state is None else state.last_pts_seconds,
         )
@@ -557,8 +559,8 @@ class Pipeline:
             cache.forget()
             state.seen.forget()
             self._spending.restart()
-            state.figure = Figure.nothing(cache.history, cache.reduced_hw(8))
-        motion = zeros(look.grey, cache.reduced_hw(8))
+            state.figure = Figure.nothing(cache.history.values, cache.keyframes.reduced_hw(8))
+        motion = zeros(look.grey, cache.keyframes.reduced_hw(8))
         greys = look.quarter_grey, look.eighth_grey
         if flow is None or state.background is None:
             state.background, state.background_pts_seconds = Background.of(*greys), frame.pts_seconds
@@ -572,20 +574,22 @@ class Pipeline:
                 _moved,
                 cache.moving,
                 flow,
-                cache.keyframe_position,
+                cache.keyframes.newest_position,
                 state.background,
                 greys,
                 self._device.put(np.full((1, 1), elapsed, np.float32)) if due else None,
             )
             cache.move(now, flow)
-        cache.fade(frame.pts_seconds - state.last_pts_seconds, self._settings.relevance.history_half_life_seconds)
+        cache.history.fade(
+            frame.pts_seconds - state.last_pts_seconds, self._settings.relevance.history_half_life_seconds
+        )
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
             if state.last_pts_seconds == -math.inf:
                 # Of all that came before a first frame only where someone looks by now.
                 points = points[-1:]
             if len(points):
-                cache.look(splat(points, cache.reduced_hw(8)))
+                cache.history.add_gaze(splat(points, cache.keyframes.reduced_hw(8)))
         return motion
 
     def _hand_over(self, state: _State) -> None:
@@ -593,14 +597,14 @@ class Pipeline:
         if state.asked is not None and state.asked.queries != self._queries:
             about = state.asked.given_up(self._queries)
             if about.any():
-                state.cache.hand_over(enlarged(about, _EIGHTH_PER_CELL))
+                state.cache.history.add_relevance(enlarged(about, _EIGHTH_PER_CELL))
 
     def _refresh(
         self, state: _State, look: FrameLook, frame: Frame, *, size_changed: bool, cut: bool
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Request generation when it is due, and store arrived results; return reason and notices."""
         # A device reports its confidence at the end of a frame; reading it now would stall.
-        trust = float(state.cache.trust) if self._device.on_host else state.confidence
+        trust = float(state.cache.keyframes.trust) if self._device.on_host else state.confidence
         needed = self._needed_parts()
         # Squeezed to the model's own size, a part of a frame costs as much as all of it.
         looks = "embedding" in needed and self._settings.clip.passes != "coarse"
@@ -630,7 +634,7 @@ class Pipeline:
 
     def _with_meaning(self, look: FrameLook, state: _State) -> FrameLook:
         """The look with what is unlike the rest of the frame in meaning as salient as what is in colour and detail."""
-        unlike, way = state.meanings.unlike, state.cache.way("embedding")
+        unlike, way = state.meanings.unlike, state.cache.keyframes.flow_to("embedding")
         if unlike is None or way is None:
             return look
         saliency = self._device.run(outstanding, look.saliency, unlike, way)
@@ -643,7 +647,9 @@ class Pipeline:
         cache, device, settings = state.cache, self._device, self._settings
         assert state.background is not None
         selection = settings.selection
-        given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
+        given = QueryInput(
+            frame, state.grid, cache.keyframes, state.meanings.maps, device.put, device.put_region, look.quarter
+        )
         scored = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
         compared = selection.novelty != "off" or bool(selection.per_second)
         return given, _Evidence(
@@ -654,9 +660,9 @@ class Pipeline:
             detail=look.high_pass,
             motion=motion,
             flow=flow,
-            text_way=cache.way("text"),
-            embedding_way=cache.way("embedding"),
-            object_way=cache.way("objects"),
+            text_way=cache.keyframes.flow_to("text"),
+            embedding_way=cache.keyframes.flow_to("embedding"),
+            object_way=cache.keyframes.flow_to("objects"),
             trust=settings.relevance.trust,
             tasks=state.scorers.tasks(given),
             planes=scored if selection.cascade == "off" else None,
@@ -664,7 +670,7 @@ class Pipeline:
             known=state.background.known,
             change=state.change,
             sent=state.seen.sent if compared else None,
-            small_text=cache.small_text if selection.fine_share else None,
+            small_text=cache.keyframes.small_text if selection.fine_share else None,
             grid=state.grid,
         )
 
@@ -674,7 +680,7 @@ class Pipeline:
         values = CellValues(
             judged.relevance,
             judged.moving,
-            state.cache.trust,
+            state.cache.keyframes.trust,
             judged.difference,
             judged.scores,
             judged.small_text,
@@ -719,6 +725,6 @@ class Pipeline:
         selected = np.zeros((state.grid.rows, state.grid.columns), np.float32)
         fine = choice.chosen.level <= 0
         selected[choice.chosen.rows[fine], choice.chosen.columns[fine]] = 1
-        history = self._device.run(remembered, state.cache.history, self._device.put(selected))
-        state.cache.leave(history, relevance, look.saliency)
+        history = self._device.run(with_selection, state.cache.history.values, self._device.put(selected))
+        state.cache.history.end_frame(history, relevance, look.saliency)
         state.last_pts_seconds, state.last_index = frame.pts_seconds, frame.index

@@ -438,7 +438,8 @@ from arr_stream.gpu.region import DeviceRegion
 from arr_stream.motion.anchor import DEFAULT
 from arr_stream.motion.camera import motion_between, visible_structure
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.memory import Carried, carried, remembered
+from arr_stream.motion.history import with_selection
+from arr_stream.motion.memory import Carried, carried
 from arr_stream.motion.planes import CarriedPlane
 from arr_stream.relevance.choice import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
@@ -490,7 +491,7 @@ def frame(device):
         relevance, _ = answer_queries(tasks, context, (GRID.rows, GRID.columns))
         planes = {**picture_channels(look, rgb, motion, GRID.texture_wh), 16: text, 36: Plane(36, moved.history)}
         score_cells(planes, GRID.texture_wh, relevance.combined, figure, Settings().scoring, relevance.word_cells)
-        remembered(moved.history, figure)
+        with_selection(moved.history, figure)
     cell_difference(look.eighth_grey, look.eighth_grey)
 
 

@@ -14,7 +14,8 @@ from arr_stream.gpu.device import TorchDevice
 from arr_stream.keyframes.base import KeyframePart, TextFinding
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.memory import HISTORY_CHANNELS, KEPT, TemporalCache, carried
+from arr_stream.motion.history import HISTORY_CHANNELS, KEPT
+from arr_stream.motion.memory import TemporalCache, carried
 from arr_stream.motion.planes import boundaries, centroid_distance, cluster_size
 from arr_stream.texture import CHANNEL_INDEX, CHANNELS
 from arr_stream.texture.array import CELL_LEVEL, Plane, Texture
@@ -54,7 +55,7 @@ def both(size_wh: tuple[int, int], device: str, *, empty: bool = False) -> tuple
     rgb = make_scene(rng, size_wh).rgb
     grid, there = Grid.for_size(size_wh), TorchDevice(device)
     here, moved = TemporalCache(grid), TemporalCache(grid, there.put)
-    height, width = here.reduced_hw(8)
+    height, width = here.keyframes.reduced_hw(8)
     if not empty:
         for cache, put in ((here, np.asarray), (moved, there.put)):
             fill(cache, np.random.default_rng(4), put)
@@ -63,30 +64,33 @@ def both(size_wh: tuple[int, int], device: str, *, empty: bool = False) -> tuple
 
 
 def assembled(rgb: Any, motion: Any, cache: TemporalCache) -> Texture:
-    wh = cache.grid.texture_wh
-    look = look_at(rgb, None, cache.grid)
+    wh = cache.keyframes.grid.texture_wh
+    look = look_at(rgb, None, cache.keyframes.grid)
     return Texture(wh, {**picture_channels(look, rgb, motion, wh), **cache.planes})
 
 
 def fill(cache: TemporalCache, rng: np.random.Generator, put: Callable[[Any], Any]) -> None:
     """Regions, text and an embedding of an earlier frame, and a way back to it that is a drift and some."""
-    height, width = cache.reduced_hw(8)
+    height, width = cache.keyframes.reduced_hw(8)
     offset_px = (2 * smooth(rng, 2, height, width) + np.array([1.0, -0.5])[:, None, None]).astype(np.float32)
     sure, rest = np.ones((2, height, width), np.float32)
     flow = Flow(*(put(plane) for plane in (np.ascontiguousarray(offset_px.transpose(1, 2, 0)), sure, rest)))
-    clusters = clusters_from_labels((smooth(rng, *cache.reduced_hw(4)) * 6).astype(np.int32), "test")
-    text = (smooth(rng, *cache.reduced_hw(4)) > 0.7).astype(np.float32)
-    channels = smooth(rng, 16, cache.grid.rows * 2, cache.grid.columns * 2) * 2 - 1
-    cache.requested(0, ("clusters", "embedding", "text"))
-    cache.adopt(KeyframePart(0, "clusters", clusters, "test"))
-    cache.adopt(KeyframePart(0, "text", TextFinding(text), "test"))
-    cache.adopt(KeyframePart(0, "embedding", Embedding(channels, "test"), "test"))
-    cache.set_embedding_channels(channels)
+    clusters = clusters_from_labels((smooth(rng, *cache.keyframes.reduced_hw(4)) * 6).astype(np.int32), "test")
+    text = (smooth(rng, *cache.keyframes.reduced_hw(4)) > 0.7).astype(np.float32)
+    channels = smooth(rng, 16, cache.keyframes.grid.rows * 2, cache.keyframes.grid.columns * 2) * 2 - 1
+    cache.keyframes.record_request(0, ("clusters", "embedding", "text"))
+    cache.keyframes.adopt(KeyframePart(0, "clusters", clusters, "test"))
+    cache.keyframes.adopt(KeyframePart(0, "text", TextFinding(text), "test"))
+    cache.keyframes.adopt(KeyframePart(0, "embedding", Embedding(channels, "test"), "test"))
+    cache.keyframes.set_embedding_channels(channels)
     cache.move(carried(cache.moving, flow), flow)
-    relevance, saliency = smooth(rng, cache.grid.rows, cache.grid.columns), smooth(rng, height, width)
+    relevance, saliency = (
+        smooth(rng, cache.keyframes.grid.rows, cache.keyframes.grid.columns),
+        smooth(rng, height, width),
+    )
     for name in KEPT:
-        cache.remember(name, put(smooth(rng, height, width)))
-    cache.leave(cache.history, put(relevance), put(saliency))
+        cache.history[name] = put(smooth(rng, height, width))
+    cache.history.end_frame(cache.history.values, put(relevance), put(saliency))
 
 
 SAME = ("red", "green", "blue", "x", "y", "eccentricity", "motion", *HISTORY_CHANNELS)

@@ -657,7 +657,7 @@ def test_known_text_moves_with_the_picture() -> None:
     for index in range(5):
         left = 20 * index
         pipeline.step(Frame(index, index / 30, np.ascontiguousarray(ground[:, left : left + 640])))
-    (found,) = pipeline._state.cache.text.regions
+    (found,) = pipeline._state.cache.keyframes.text.regions
     (expected,) = provider.generator.text_finder.find(
         KeyframeInput(provider.requests[0].frame, provider.requests[0].grid)
     ).regions
@@ -692,7 +692,7 @@ def _looked_for(
 
 
 def _words(pipeline: Pipeline) -> set[str | None]:
-    return {region.text for region in pipeline._state.cache.text.regions}
+    return {region.text for region in pipeline._state.cache.keyframes.text.regions}
 
 
 def test_a_word_that_something_covers_is_looked_for_and_forgotten_and_found_again() -> None:
@@ -702,7 +702,7 @@ def test_a_word_that_something_covers_is_looked_for_and_forgotten_and_found_agai
     pipeline, looks = _looked_for([*[shown] * 5, *[hidden] * 50])
     assert len(looks) >= 4 and _words(pipeline) == {"GARAGE"}
     pipeline, looks = _looked_for([*[shown] * 5, *[hidden] * 15, *[shown] * TEXT_EVERY])
-    sure = {region.text: region.confidence for region in pipeline._state.cache.text.regions}
+    sure = {region.text: region.confidence for region in pipeline._state.cache.keyframes.text.regions}
     assert sure["BAKERY"] > 0.7 and any(before.doubtful for before in looks.values() if before)
 
 
@@ -728,21 +728,22 @@ def test_text_that_is_uncovered_is_found_between_keyframes_where_there_is_text()
 def test_a_look_at_new_places_and_one_for_text_take_turns() -> None:
     settings = Settings().with_values({**BASE, "keyframes.interval": 60, "keyframes.text": "auto"})
     provider = _Asked(settings)
-    refresher = Refresher(provider, TemporalCache(Grid.for_size((640, 480)), np.asarray))
-    still = Flow.still(refresher.cache.reduced_hw(8), refresher.cache.history)
+    cache = TemporalCache(Grid.for_size((640, 480)), np.asarray)
+    refresher, eighth_hw = Refresher(provider, cache.keyframes), cache.keyframes.reduced_hw(8)
+    still = Flow.still(eighth_hw, cache.history.values)
     lost = dataclasses.replace(still, confidence=still.confidence.copy())
     lost.confidence[20:28, 20:28] = 0
     for index in range(TEXT_EVERY + 8):
         frame = Frame(index, index / 30, _street())
-        eighth = cv2.resize(frame.rgb, refresher.cache.reduced_hw(8)[::-1], interpolation=cv2.INTER_AREA)
+        eighth = cv2.resize(frame.rgb, eighth_hw[::-1], interpolation=cv2.INTER_AREA)
         needed: frozenset[PartName] = frozenset({"text", "embedding"})
         if index:
             flow = lost if index == TEXT_EVERY else still
-            refresher.cache.move(carried(refresher.cache.moving, flow), flow)
+            cache.move(carried(cache.moving, flow), flow)
         refresher.step(frame, Occasion(1.0, False, False, False, needed, eighth, 0.4), settings.keyframes, 1)
     looks = [(request.frame.index, request.parts) for request in provider.requests if request.window]
     assert (TEXT_EVERY, ("text",)) in looks and any(parts == ("embedding",) for _, parts in looks)
-    assert refresher.cache.origin("text") == TEXT_EVERY and refresher.cache.embedding_joined
+    assert cache.keyframes.origin("text") == TEXT_EVERY and cache.keyframes.embedding_joined
 
 
 def test_what_comes_in_at_an_edge_waits_for_a_keyframe() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from arr_stream.config import KeyframeSettings
 from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest, Outcome
-from arr_stream.motion.memory import TemporalCache
+from arr_stream.motion.keyframe_results import KeyframeResults
 from arr_stream.motion.window import ShownColours, inner_places, window_around
 from arr_stream.texture.arrays import Array, to_numpy
 from arr_stream.texture.pixels import averaged, packed_colours
@@ -68,11 +68,11 @@ class Refresher:
 
     Args:
         provider: Makes keyframes.
-        cache: Cache that adopts the results.
+        results: Results that the made parts join.
     """
 
     provider: KeyframeProvider
-    cache: TemporalCache
+    results: KeyframeResults
     _requested_index: int | None = field(init=False, default=None)
     _owed: RefreshReason | None = field(init=False, default=None)
     _owed_parts: tuple[PartName, ...] = field(init=False, default=())
@@ -95,7 +95,7 @@ class Refresher:
         auto = settings.text == "auto"
         left_out = {"text"} if auto and occasion.led and not whole_text else set()
         # One look at a time, so that each knows the numbers that the one before gave.
-        if "objects" not in occasion.needed or self.cache.pending("objects"):
+        if "objects" not in occasion.needed or self.results.pending("objects"):
             left_out.add("objects")
         renewed = tuple(part for part in PARTS if part not in left_out)
         wanted = renewed if reason is not None else self._owed_parts
@@ -129,11 +129,11 @@ class Refresher:
             return "size"
         if occasion.cut:
             return "cut"
-        if self._asked_parts and all(self.cache.pending(part) for part in self._asked_parts):
+        if self._asked_parts and all(self.results.pending(part) for part in self._asked_parts):
             return None
         if occasion.query_changed and self._missing(occasion):
             return "query"
-        if self.cache.keyframe_index is None and not self._failed:
+        if self.results.newest_index is None and not self._failed:
             return "first"
         if age_frames >= settings.interval * interval_factor:
             return "retry" if self._failed else "interval"
@@ -142,7 +142,7 @@ class Refresher:
 
     def _missing(self, occasion: Occasion) -> frozenset[PartName]:
         """Return the parts that queries need and that were never made in this scene."""
-        return frozenset(part for part in occasion.needed if self.cache.origin(part) is None)
+        return frozenset(part for part in occasion.needed if self.results.origin(part) is None)
 
     def _text_is_due(self, frame: Frame, occasion: Occasion, interval: int) -> bool:
         """Return whether a text search of the whole frame is due, not only of new places."""
@@ -158,13 +158,13 @@ class Refresher:
             return ()
         awaited = self._missing(occasion)
         new_scene = occasion.cut or occasion.size_changed or self._requested_index is None
-        text_before = self.cache.text_before(frame.rgb) if "text" in wanted else None
+        text_before = self.results.text_before(frame.rgb) if "text" in wanted else None
         if whole_text and text_before is not None:
             text_before = replace(text_before, new=np.ones_like(text_before.new))
-        request = KeyframeRequest(frame, self.cache.grid, wanted, awaited, new_scene, occasion.asked, text_before)
+        request = KeyframeRequest(frame, self.results.grid, wanted, awaited, new_scene, occasion.asked, text_before)
         accepted = self.provider.submit(request)
         if accepted:
-            self.cache.requested(frame.index, accepted)
+            self.results.record_request(frame.index, accepted)
         if "embedding" in accepted:
             self._shown = ShownColours(occasion.colours()) if occasion.window_share else None
         if whole_text and "text" in accepted:
@@ -178,34 +178,34 @@ class Refresher:
         Content that a moving camera brings in at the edges waits for a keyframe, unless a query needs text. Return
         whether a request was made.
         """
-        found_index = self.cache.origin("text")
+        found_index = self.results.origin("text")
         # After a failure, the next keyframe searches for text.
-        if found_index is None or self._whole_text_index is None or self.cache.pending("text"):
+        if found_index is None or self._whole_text_index is None or self.results.pending("text"):
             return False
         if frame.index - max(found_index, self._text_index or 0) < every:
             return False
         self._text_index = frame.index
-        before = self.cache.text_before(frame.rgb)
+        before = self.results.text_before(frame.rgb)
         assert before is not None
         new = before.new if asked else inner_places(before.new)
         if not ((asked or before.known or before.doubtful) and LEAST_NEW <= new.mean() <= MOST_NEW):
             new = np.zeros_like(new)
         if not (new.any() or before.doubtful):
             return False
-        look = KeyframeRequest(frame, self.cache.grid, ("text",), text_before=replace(before, new=new), window=True)
+        look = KeyframeRequest(frame, self.results.grid, ("text",), text_before=replace(before, new=new), window=True)
         if not self.provider.submit(look):
             return False
-        self.cache.requested_text(frame.index, before.doubtful, new)
+        self.results.record_text_request(frame.index, before.doubtful, new)
         return True
 
     def _look_for_objects(self, frame: Frame, every: int) -> bool:
         """Request objects, and return whether a request was made."""
-        found_index = self.cache.origin("objects")
-        if found_index is None or self.cache.pending("objects") or frame.index - found_index < every:
+        found_index = self.results.origin("objects")
+        if found_index is None or self.results.pending("objects") or frame.index - found_index < every:
             return False
-        accepted = self.provider.submit(KeyframeRequest(frame, self.cache.grid, ("objects",), window=True))
+        accepted = self.provider.submit(KeyframeRequest(frame, self.results.grid, ("objects",), window=True))
         if accepted:
-            self.cache.requested(frame.index, accepted)
+            self.results.record_request(frame.index, accepted)
         return bool(accepted)
 
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
@@ -213,14 +213,14 @@ class Refresher:
 
         A place with new colours may exceed the saved budget; later requests then wait until it is repaid.
         """
-        grid, before, self._credit_index = self.cache.grid, self._credit_index, frame.index
+        grid, before, self._credit_index = self.results.grid, self._credit_index, frame.index
         elapsed = 0 if before is None else frame.index - before
         most = occasion.window_share * grid.cells
         self._credit_cells = min(most, self._credit_cells + most * elapsed / interval)
         last = self._window_index
         if self._window_failed or self._credit_cells <= 0 or (last is not None and frame.index - last < WINDOW_EVERY):
             return
-        new = self.cache.new_places
+        new = self.results.new_places
         if new is None:
             return
         colours = occasion.colours()
@@ -235,7 +235,7 @@ class Refresher:
             return
         part, part_grid = window.cut(frame, grid)
         if self.provider.submit(KeyframeRequest(part, part_grid, ("embedding",), window=True)):
-            self.cache.requested_window(frame.index, window)
+            self.results.record_window_request(frame.index, window)
             self._shown.add(colours[window.on(colours.shape, grid)])
             self._window_index = frame.index
             self._credit_cells -= cost_cells
@@ -246,21 +246,21 @@ class Refresher:
             if outcome.index == self._window_index:
                 notices += self._collect_window(outcome)
             elif isinstance(outcome, KeyframeFailure):
-                self.cache.dropped(outcome.index, outcome.parts)
+                self.results.drop_request(outcome.index, outcome.parts)
                 if "text" in outcome.parts:
                     self._whole_text_index = None
-                self._failed = set(outcome.parts) >= set(self._asked_parts) or self.cache.keyframe_index is None
+                self._failed = set(outcome.parts) >= set(self._asked_parts) or self.results.newest_index is None
                 what = "looking for text on frame" if outcome.index == self._text_index else "keyframe"
                 notices.append(f"{what} {outcome.index} failed: {outcome.message}; next try at the next keyframe")
-            elif self.cache.adopt(outcome):
+            elif self.results.adopt(outcome):
                 self._failed = False
         return tuple(notices)
 
     def _collect_window(self, outcome: Outcome) -> tuple[str, ...]:
         """Adopt the result of a window; return a notice if it failed."""
         if not isinstance(outcome, KeyframeFailure):
-            self.cache.adopt(outcome)
+            self.results.adopt(outcome)
             return ()
-        self.cache.dropped(outcome.index, outcome.parts)
+        self.results.drop_request(outcome.index, outcome.parts)
         self._window_failed = True
         return (f"new places of frame {outcome.index} failed: {outcome.message}; next try after the next keyframe",)

@@ -11,7 +11,7 @@ import numpy as np
 
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.memory import TemporalCache
+from arr_stream.motion.keyframe_results import KeyframeResults
 from arr_stream.texture.arrays import Array, at_most, namespace
 from arr_stream.texture.pixels import averaged, resized
 from arr_stream.texture.visual import unlikeness
@@ -41,33 +41,33 @@ class Meanings:
 
 
 def renew_meanings(
-    cache: TemporalCache, space: SemanticSpace | None, phrases: Sequence[str], known: Meanings
+    results: KeyframeResults, space: SemanticSpace | None, phrases: Sequence[str], known: Meanings
 ) -> Meanings:
     """Bring a new embedding, or an old one under new queries, to channels 18 to 33 and to meanings.
 
     Raises:
         ValueError: An embedding in a joint space, and no space to compare it in.
     """
-    embedding = cache.embedding
+    embedding = results.embedding
     if embedding is None:
         return Meanings()
     if not embedding.joint:
-        if not cache.has_embedding_channels:
-            cache.set_embedding_channels(_to_half_cells(embedding.values, cache.grid))
+        if not results.has_embedding_channels:
+            results.set_embedding_channels(_to_half_cells(embedding.values, results.grid))
         return known
     if space is None:
         raise ValueError(f"embeddings of {embedding.space!r} are in a joint space: give the pipeline its text encoder")
-    if not cache.has_embedding_channels:
+    if not results.has_embedding_channels:
         # A window embedded because it was new is not a representative sample of the stream.
-        if not cache.embedding_joined:
+        if not results.embedding_joined:
             space.learn(embedding)
     elif known.version == space.version:
         return known
-    channels = _to_half_cells(space.project(embedding), cache.grid)
-    cache.set_embedding_channels(channels)
-    maps = (cache.put(scores) for scores in space.relevance(channels))
+    channels = _to_half_cells(space.project(embedding), results.grid)
+    results.set_embedding_channels(channels)
+    maps = (results.put(scores) for scores in space.relevance(channels))
     unlike = unlikeness(channels.reshape(len(channels), -1), _LEAST_VARIANCE).reshape(channels.shape[1:])
-    return Meanings(space.version, dict(zip(phrases, maps, strict=True)), cache.put(unlike))
+    return Meanings(space.version, dict(zip(phrases, maps, strict=True)), results.put(unlike))
 
 
 def outstanding(saliency: Array, unlike: Array, way: Flow) -> Array:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from arr_stream.motion.anchor import DEFAULT, UNANCHORED, ColourModel, RegionTracker
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.memory import TemporalCache
+from arr_stream.motion.keyframe_results import KeyframeResults
 from arr_stream.motion.redetection import Redetector
 from arr_stream.relevance.detected import object_maps
 from arr_stream.relevance.meaning import still_meant
@@ -78,7 +78,7 @@ class QueryInput:
     Args:
         frame: The frame; its pictures are made on the host only if a scorer learns from them.
         grid: Its cells.
-        cache: The carried state of the stream.
+        keyframes: Results of the stream's keyframes.
         meanings: For each phrase that a model scores, `[h', w']` in [0, 1], its fit to the places on the frame of the
             embedding in use; empty before the first embedding.
         put: Moves an array to the loop's device.
@@ -88,7 +88,7 @@ class QueryInput:
 
     frame: Frame
     grid: Grid
-    cache: TemporalCache
+    keyframes: KeyframeResults
     meanings: Mapping[str, Array] = field(default_factory=dict)
     put: Callable[[npt.NDArray[Any]], Array] = _as_it_is
     put_region: Callable[[RegionTracker], Region] = _as_it_is
@@ -291,7 +291,7 @@ class TextScorer:
         self._objects: tuple[object, Array] | None = None
 
     def task(self, given: QueryInput) -> QueryTask:
-        embedded = given.cache.origin("embedding")
+        embedded = given.keyframes.origin("embedding")
         return TextTask(
             query=self._query,
             words=self._words(given) if self._query.words else None,
@@ -308,20 +308,20 @@ class TextScorer:
     def _detected(self, given: QueryInput) -> Array | None:
         """Return how surely each place is an object that the query names, on the keyframe of the objects; computed once
         a keyframe."""
-        finding = given.cache.objects
+        finding = given.keyframes.objects
         if finding is None:
             return None
         if self._objects is None or self._objects[0] is not finding:
-            self._objects = finding, given.put(object_maps(self._query, finding.objects, given.cache.reduced_hw(8)))
+            self._objects = finding, given.put(object_maps(self._query, finding.objects, given.keyframes.reduced_hw(8)))
         return self._objects[1]
 
     def _words(self, given: QueryInput) -> tuple[Array, ...] | None:
         """Return the match of each place with each word on the keyframe of the text; computed once a keyframe."""
-        text = given.cache.text
+        text = given.keyframes.text
         if text is None:
             return None
         if self._masks is None or self._masks[0] is not text:
-            hw = given.cache.reduced_hw(4)
+            hw = given.keyframes.reduced_hw(4)
             masks = (word_mask(text.regions, word, hw) if word else text.mask for word in self._query.words)
             self._masks = (text, tuple(given.put(_asked_for(mask)) for mask in masks))
         return self._masks[1]
@@ -386,7 +386,7 @@ class RegionScorer:
             return RegionTask(self._region, False, self._confidence)
         if given.frame.pts_seconds + 1e-6 < self._query.at_seconds:
             return RegionTask(None, drawn=False)
-        mask = self._mask(given.frame.size_wh, given.cache.reduced_hw(4))
+        mask = self._mask(given.frame.size_wh, given.keyframes.reduced_hw(4))
         self._tracker.start(given.quarter, mask, exact=isinstance(self._query, MaskQuery))
         if self._anchored and self._tracker.confidence:
             self._redetector = Redetector(given.quarter, self._tracker.posterior)
@@ -477,7 +477,7 @@ class ExampleScorer:
     def task(self, given: QueryInput) -> QueryTask:
         if self._colours is None:
             self._colours = ColourModel.from_example(self._query.rgb, given.quarter)
-        elif given.frame.index in given.cache.anchors:
+        elif given.frame.index in given.keyframes.anchors:
             self._colours.against(given.quarter)
         else:
             return ExampleTask(self._table)

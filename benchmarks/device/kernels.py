@@ -20,7 +20,8 @@ from arr_stream.gpu.graphs import flatten
 from arr_stream.motion import usual_preset
 from arr_stream.motion.camera import motion_between, motion_since, visible_structure
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.memory import FIXATION, Carried, TemporalCache, carried, remembered
+from arr_stream.motion.history import FIXATION, with_selection
+from arr_stream.motion.memory import Carried, TemporalCache, carried
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
 from arr_stream.relevance.choice import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
@@ -249,8 +250,8 @@ def _choosing(
     motion = motion_between(flow, visible_structure(look.eighth_grey))
     figure = torch.rand(cells_hw, device=history.device)
     context = QueryContext(look.quarter, motion, figure, flow, flow, flow, flow, settings.relevance.trust)
-    cache = TemporalCache(grid, there.put)
-    first, second = (QueryInput(frame, grid, cache, {}, there.put, there.put_region) for frame in frames)
+    keyframes = TemporalCache(grid, there.put).keyframes
+    first, second = (QueryInput(frame, grid, keyframes, {}, there.put, there.put_region) for frame in frames)
     for kind, queries in usual_queries(frames[0]).items():
         if len(queries) != 1:
             continue
@@ -278,7 +279,7 @@ def _choosing(
     grey = look.eighth_grey
     yield Kernel("change since sent", lambda: cell_difference(grey, grey), (grey, grey))
     kept = (history, figure)
-    yield Kernel("what is remembered", lambda: remembered(*kept), kept)
+    yield Kernel("selection history", lambda: with_selection(*kept), kept)
 
 
 def _unread(plane: Plane | LazyPlane) -> Plane | LazyPlane:

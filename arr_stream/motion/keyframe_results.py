@@ -1,0 +1,363 @@
+"""Results of keyframes: the parts in use, those that are requested, and the flows back to their frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.keyframes.base import (
+    PARTS,
+    TEXT_READ,
+    KeyframePart,
+    LazyClusters,
+    ObjectFinding,
+    PartName,
+    TextBefore,
+    TextFinding,
+)
+from arr_stream.keyframes.text.regions import LEAST_LIKENESS, placed, settled, small_regions, text_mask
+from arr_stream.motion.carry import carried_points, carry
+from arr_stream.motion.flow import Flow
+from arr_stream.motion.objects import ObjectTracks, carried_objects
+from arr_stream.motion.planes import TEXT, CarriedPlane, RegionPlanes
+from arr_stream.motion.window import Window, joined
+from arr_stream.texture.array import LazyPlane, Plane
+from arr_stream.texture.arrays import Array, channels_first, to_numpy, zeros
+from arr_stream.texture.layout import EMBEDDING
+from arr_stream.texture.pixels import averaged
+from arr_stream.types import BoolArray, ByteArray, Clusters, DetectedObject, Embedding, FloatArray, Grid, TextRegion
+
+_KNOWN = 0.5
+"""Least trust at which data of an earlier frame hold for this one."""
+_EIGHTH_PER_CELL = 4
+
+
+def carried_to_cells(plane: Array, flow: Flow) -> Array:
+    """Carry a plane `[h, w]` of an earlier frame, at an eighth of the texture's size; return cell means `[gh, gw]`."""
+    moved, side = carry(plane, flow, outside=0.0), _EIGHTH_PER_CELL
+    return moved.reshape(moved.shape[0] // side, side, moved.shape[1] // side, side).mean((1, 3))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _WindowRequest:
+    """Pending request for the embedding of a window.
+
+    Args:
+        index: Index of the frame.
+        window: Window on it.
+        known: Embedding that the result joins.
+        flow: Backward flow from the frame to that embedding, on the host.
+    """
+
+    index: int
+    window: Window
+    known: KeyframePart
+    flow: Flow
+
+
+class KeyframeResults:
+    """Results of the keyframes of one stream at one frame size.
+
+    Each part of a keyframe is carried from the frame it was made from, so parts of different keyframes stand side by
+    side until the late ones arrive.
+
+    Args:
+        grid: The cells.
+        put: Copies an array to the device.
+
+    Attributes:
+        flows: Backward flows to the frames whose parts are in use or pending, by frame index.
+    """
+
+    def __init__(self, grid: Grid, put: Callable[[npt.NDArray[Any]], Array]) -> None:
+        self.grid, self.put = grid, put
+        self.flows: dict[int, Flow] = {}
+        self._parts: dict[PartName, KeyframePart] = {}
+        self._pending: dict[int, set[PartName]] = {}
+        self._window: _WindowRequest | None = None
+        self._joined_index: int | None = None
+        self._embedding: Array | None = None
+        self._text: Array | None = None
+        self._small_text: Array | None = None
+        self._labels: tuple[Clusters | LazyClusters, Array] | None = None
+        self._tracks = ObjectTracks()
+        self._like = put(np.zeros((1, 1, 1), np.float32))
+        self._no_text = Plane(TEXT, zeros(self._like, (1, 1, 1)))
+
+    def reduced_hw(self, factor: int) -> tuple[int, int]:
+        """Return rows and columns of the texture divided by `factor`."""
+        width, height = self.grid.texture_wh
+        return height // factor, width // factor
+
+    def forget(self) -> None:
+        """Drop all results and requests after a cut."""
+        for held in (self._parts, self._pending, self.flows):
+            held.clear()
+        self._embedding = self._text = self._small_text = self._labels = None
+        self._window = self._joined_index = None
+        self._tracks.forget()
+
+    def record_request(self, index: int, parts: Collection[PartName]) -> None:
+        """Record a request for some parts on the present frame."""
+        if "objects" in parts:
+            known = self.present_objects(self.objects.objects) if self.objects is not None else ()
+            self._tracks.looked(index, known)
+        self._pending[index] = set(parts)
+        self.flows[index] = Flow.still(self.reduced_hw(8), self._like)
+
+    def record_text_request(self, index: int, doubtful: Sequence[TextRegion], new: BoolArray) -> None:
+        """Record a request for text on the present frame, at doubtful regions and new places `[h, w]`."""
+        flow = self.flow_to("text")
+        assert flow is not None
+        self._request_places(index, "text", flow.to_numpy(), [new, *(_around(region, flow.hw) for region in doubtful)])
+
+    def adopt(self, part: KeyframePart) -> bool:
+        """Start to use a part, carried to the present frame; return False if it belongs to a past scene."""
+        if part.part not in self._pending.get(part.index, ()):
+            return False
+        if self._window is not None and self._window.index == part.index:
+            return self._join(self._window, part)
+        if isinstance(part.value, ObjectFinding):
+            part = replace(part, value=ObjectFinding(self._tracks.renewed(part.index, part.value.objects)))
+        self._parts[part.part] = part
+        self.drop_request(part.index, (part.part,))
+        match part.value:
+            case TextFinding(mask=mask, regions=regions):
+                self._text = self.put(averaged(mask, self.reduced_hw(8))) if mask.any() else None
+                self._small_text = self._put_small(regions)
+            case Embedding():
+                self._embedding = self._joined_index = None
+            case ObjectFinding():
+                pass
+            case _:
+                self._labels = None
+        return True
+
+    def drop_request(self, index: int, parts: Collection[PartName]) -> None:
+        """Stop waiting for some parts of frame `index`."""
+        waiting = self._pending.get(index, set())
+        waiting.difference_update(parts)
+        if self._window is not None and self._window.index == index:
+            self._window = None
+        if not waiting:
+            self._pending.pop(index, None)
+        in_use = {part.index for part in self._parts.values()} | {self._joined_index}
+        self.flows = {at: flow for at, flow in self.flows.items() if at in self._pending or at in in_use}
+
+    @property
+    def new_places(self) -> BoolArray | None:
+        """Return `[2*gh, 2*gw]`: places of the present frame that the embedding in use does not cover.
+
+        None without an embedding, or while one is pending. Waits for a device.
+        """
+        flow = self.flow_to("embedding")
+        if flow is None or self.pending("embedding"):
+            return None
+        confidence = averaged(flow.confidence, (2 * self.grid.rows, 2 * self.grid.columns))
+        new: BoolArray = to_numpy(confidence) < _KNOWN
+        return new
+
+    def record_window_request(self, index: int, window: Window) -> None:
+        """Record a request for the embedding of a window of the present frame, to join the one in use."""
+        flow = self.flow_to("embedding")
+        assert flow is not None
+        flow = flow.to_numpy()
+        self._window = _WindowRequest(index, window, self._parts["embedding"], flow)
+        self._request_places(index, "embedding", flow, [window.on(flow.hw, self.grid)])
+
+    def _request_places(self, index: int, part: PartName, flow: Flow, places: Iterable[Any]) -> None:
+        """Record a request for a part at some places of the present frame.
+
+        `flow` leads to the part in use, on the host.
+
+        Other places keep their trust and stay due for a look if they are new.
+        """
+        self._pending[index] = {part}
+        trust = flow.confidence.copy()
+        for place in places:
+            trust[place] = 1
+        self.flows[index] = replace(Flow.still(flow.hw, self._like), confidence=self.put(trust))
+
+    def _join(self, request: _WindowRequest, part: KeyframePart) -> bool:
+        """Join a window's result with the embedding before it; return False if that is no longer in use."""
+        known, seen = request.known.value, part.value
+        current = self._parts.get("embedding") is request.known
+        if current and isinstance(known, Embedding) and isinstance(seen, Embedding):
+            values = joined(known.values, request.flow, seen.values, request.window, self.grid)
+            backend = f"{part.backend}, new places of frame {part.index}"
+            self._parts["embedding"] = replace(request.known, value=replace(known, values=values), backend=backend)
+            self._joined_index, self._embedding = part.index, None
+        self.drop_request(part.index, (part.part,))
+        return current
+
+    @property
+    def embedding_joined(self) -> bool:
+        """True if the embedding in use includes windows of later frames."""
+        return self._joined_index is not None
+
+    def pending(self, part: PartName) -> bool:
+        """Return whether a part is requested and has not arrived."""
+        return any(part in waiting for waiting in self._pending.values())
+
+    @property
+    def origins(self) -> dict[str, tuple[int, str]]:
+        """Return the source frame and the backend of each part in use."""
+        return {name: (self._parts[name].index, self._parts[name].backend) for name in PARTS if name in self._parts}
+
+    @property
+    def newest_index(self) -> int | None:
+        """Index of the newest frame of which a part is in use.
+
+        Text and objects, which are looked for between keyframes too, count only while there is nothing else.
+        """
+        lasting = [part.index for name, part in self._parts.items() if name not in ("text", "objects")]
+        return max(lasting, default=self.origin("text"))
+
+    @property
+    def newest_flow(self) -> Flow | None:
+        """Backward flow to that frame."""
+        index = self.newest_index
+        return None if index is None else self.flows[index]
+
+    @property
+    def newest_position(self) -> int | None:
+        """Index of that flow among `flows`."""
+        index = self.newest_index
+        return None if index is None else list(self.flows).index(index)
+
+    @property
+    def trust(self) -> Array | float:
+        """Return the mean trust in data carried from the newest keyframe; 0 before the first one."""
+        flow = self.newest_flow
+        return 0.0 if flow is None else flow.trust
+
+    @property
+    def anchors(self) -> frozenset[int]:
+        """Return the frames whose parts are in use or pending."""
+        return frozenset(self.flows)
+
+    @property
+    def embedding(self) -> Embedding | None:
+        """The embedding in use."""
+        held = self._parts.get("embedding")
+        return held.value if held is not None and isinstance(held.value, Embedding) else None
+
+    @property
+    def text(self) -> TextFinding | None:
+        """The text finding in use."""
+        held = self._parts.get("text")
+        return held.value if held is not None and isinstance(held.value, TextFinding) else None
+
+    @property
+    def objects(self) -> ObjectFinding | None:
+        """The object finding in use."""
+        held = self._parts.get("objects")
+        return held.value if held is not None and isinstance(held.value, ObjectFinding) else None
+
+    def present_objects(self, objects: Sequence[DetectedObject]) -> tuple[DetectedObject, ...]:
+        """Return objects of the finding in use where they are on the present frame; a device is waited for."""
+        flow = self.flow_to("objects")
+        return () if flow is None else carried_objects(objects, flow.to_numpy())
+
+    def text_before(self, rgb: ByteArray) -> TextBefore | None:
+        """Return the prior knowledge of the text on the present frame `[H, W, 3]`; None without a text finding.
+
+        Waits for a device.
+        """
+        text, flow = self.text, self.flow_to("text")
+        if text is None or flow is None:
+            return None
+        flow = flow.to_numpy()
+        known: list[TextRegion] = []
+        doubtful: list[TextRegion] = []
+        for region in text.regions:
+            corners, trust = carried_points(np.array(region.polygon_xy, np.float32), flow)
+            corners = corners.clip(0, 1)
+            if (corners.min(0) == corners.max(0)).any():
+                continue
+            moved = placed(region, corners)
+            there, likeness = settled(rgb, moved)
+            if trust.min() >= _KNOWN and likeness >= LEAST_LIKENESS:
+                known.append(there)
+            else:
+                doubtful.append(moved)
+        likely = carry(np.minimum(text.mask, TEXT_READ), flow, outside=0.0)
+        return TextBefore(tuple(known), tuple(doubtful), flow.confidence < _KNOWN, likely)
+
+    def _put_small(self, regions: Sequence[TextRegion]) -> Array | None:
+        if not (self.grid.has_finer and (small := small_regions(regions, self.grid.texture_wh))):
+            return None
+        return self.put(text_mask([replace(region, confidence=1.0) for region in small], self.reduced_hw(8)))
+
+    @property
+    def small_text(self) -> tuple[Array, Flow] | None:
+        """Return text too small for the texture, `[h, w]` at an eighth of its size, and the flow back to it.
+
+        None without such text, or if the source has no more pixels than the texture.
+        """
+        flow = self.flow_to("text")
+        return None if self._small_text is None or flow is None else (self._small_text, flow)
+
+    def flow_to(self, part: PartName) -> Flow | None:
+        """Return the backward flow to the keyframe of a part in use."""
+        index = self._joined_index if part == "embedding" and self._joined_index is not None else self.origin(part)
+        return None if index is None else self.flows[index]
+
+    def origin(self, part: PartName) -> int | None:
+        """Return the index of the keyframe of a part in use."""
+        held = self._parts.get(part)
+        return None if held is None else held.index
+
+    @property
+    def has_embedding_channels(self) -> bool:
+        """True if the embedding in use has been projected to channels 18 to 33."""
+        return self._embedding is not None
+
+    def set_embedding_channels(self, values: FloatArray) -> None:
+        """Set channels 18 to 33, `[16, 2*gh, 2*gw]`, on the frame of the embedding in use."""
+        self._embedding = channels_first(self.put(np.ascontiguousarray(values.transpose(1, 2, 0))))
+
+    @property
+    def planes(self) -> dict[int, Plane | LazyPlane]:
+        """Return channels 13 to 33 of the present frame, carried on first access."""
+        return {**self._region_planes(), TEXT: self.text_plane, **self._embedding_plane()}
+
+    @property
+    def text_plane(self) -> Plane | CarriedPlane:
+        """Return channel 16."""
+        flow = self.flow_to("text")
+        if self._text is None or flow is None:
+            return self._no_text
+        return CarriedPlane(TEXT, self._text[None], flow, outside=0.0)
+
+    def _region_planes(self) -> dict[int, Plane | LazyPlane]:
+        held, hw = self._parts.get("clusters"), self.reduced_hw(4)
+        if held is None or not isinstance(held.value, Clusters | LazyClusters):
+            # One region before the first keyframe.
+            return RegionPlanes(lambda: self.put(np.zeros(hw, np.int32)), Flow.still(hw, self._like)).planes
+        clusters = held.value
+        return RegionPlanes(lambda: self._put_labels(clusters), self.flows[held.index]).planes
+
+    def _put_labels(self, clusters: Clusters | LazyClusters) -> Array:
+        if self._labels is None or self._labels[0] is not clusters:
+            self._labels = clusters, self.put(clusters.labels)
+        return self._labels[1]
+
+    def _embedding_plane(self) -> dict[int, Plane | LazyPlane]:
+        flow, first = self.flow_to("embedding"), EMBEDDING.start
+        if self._embedding is None or flow is None:
+            shape = (EMBEDDING.stop - first, self.grid.rows * 2, self.grid.columns * 2)
+            return {first: Plane(first, zeros(self._like, shape))}
+        return {first: CarriedPlane(first, self._embedding, flow)}
+
+
+def _around(region: TextRegion, hw: tuple[int, ...]) -> tuple[slice, slice]:
+    """Return rows and columns of a raster around a region, with a margin of the region's height."""
+    corners = np.array(region.polygon_xy) * (hw[1], hw[0])
+    margin = float(np.ptp(corners[:, 1]))
+    (left, top), (right, bottom) = np.floor(corners.min(0) - margin), np.ceil(corners.max(0) + margin)
+    return slice(max(0, int(top)), max(0, int(bottom))), slice(max(0, int(left)), max(0, int(right)))
