@@ -29,23 +29,18 @@ from arr_stream.motion.objects import DOUBTFUL, LEAST_TRUST
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason
 from arr_stream.patch_set import PatchSet
-from arr_stream.relevance.choice import CellScores, Choice, realize_relevance, score_cells, without_others
+from arr_stream.relevance.cell_scores import CellScores, score_cells, without_others
 from arr_stream.relevance.detected import is_named
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.gaze import GazeSource, splat
+from arr_stream.relevance.kinds.base import QueryContext, QueryInput, QueryTask
 from arr_stream.relevance.meaning import Meanings, outstanding, renew_meanings
 from arr_stream.relevance.query import Query, TextQuery, resized_queries
-from arr_stream.relevance.query_scorers import (
-    QueryContext,
-    QueryInput,
-    QueryRelevance,
-    QueryScorers,
-    QueryTask,
-    answer_queries,
-)
+from arr_stream.relevance.query_scorers import QueryRelevance, QueryScorers, answer_queries
 from arr_stream.relevance.scorers import Change
 from arr_stream.selection.budget import budget_notice, budget_tokens
 from arr_stream.selection.novelty import SeenCells
+from arr_stream.selection.selector import CellValues, Choice, select_cells
 from arr_stream.selection.spending import Spending
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.arrays import Array, enlarged, zeros
@@ -90,32 +85,6 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CellValues:
-    """Inputs of the selection, a few numbers per cell; on a device as well as on the host.
-
-    Args:
-        relevance: To the queries.
-        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
-        confidence: Mean trust in the carried results.
-        difference: `[gh, gw]` from what the model was sent, in grey levels; None before anything was.
-        scores: Of all cells; None where regions are scored first.
-        small_text: `[gh, gw]` share of each cell under text too small for the texture; None where nothing finer is to
-            be had.
-        change: Evidence of change in the cells; None where they are scored already.
-        watched: Of each query, what its scorer must see on the host; None where that is nothing.
-    """
-
-    relevance: QueryRelevance
-    figure: Array
-    confidence: Array
-    difference: Array | None
-    scores: CellScores | None
-    small_text: Array | None
-    change: Change | None
-    watched: tuple[Array | None, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Evidence:
     """Inputs of the scores of a frame's cells; `see_figure` and `QueryContext` document most of them.
 
@@ -134,9 +103,9 @@ class _Evidence:
     detail: Array
     motion: Array
     flow: Flow | None
-    text_way: Flow | None
-    embedding_way: Flow | None
-    object_way: Flow | None
+    text_flow: Flow | None
+    embedding_flow: Flow | None
+    object_flow: Flow | None
     trust: float
     tasks: tuple[QueryTask, ...]
     planes: Mapping[int, Plane | LazyPlane] | None
@@ -155,7 +124,7 @@ class _Judged:
     figure: Figure
     moving: Array
     relevance: QueryRelevance
-    keep: tuple[Any, ...]
+    states: tuple[Any, ...]
     scores: CellScores | None
     difference: Array | None
     small_text: Array | None
@@ -171,9 +140,9 @@ def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
     """Compute motion, the answers to the queries and the scores of each cell."""
     figure, moving = see_figure(seen.figure, seen.eighth, seen.detail, seen.motion, seen.flow)
     yield "figure"
-    ways = seen.text_way, seen.embedding_way, seen.object_way
-    context = QueryContext(seen.quarter, seen.motion, moving, seen.flow, *ways, seen.trust)
-    relevance, keep = answer_queries(seen.tasks, context, (seen.grid.rows, seen.grid.columns))
+    flows = seen.text_flow, seen.embedding_flow, seen.object_flow
+    context = QueryContext(seen.quarter, seen.motion, moving, seen.flow, *flows, seen.trust)
+    relevance, states = answer_queries(seen.tasks, context, (seen.grid.rows, seen.grid.columns))
     yield "relevance"
     change = change_of_cells(seen.change, seen.known, seen.grid)
     scores = difference = small_text = None
@@ -187,7 +156,7 @@ def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
     yield "selection"
     # The host needs the change only where it scores cells itself.
     left = change if seen.planes is None else None
-    return _Judged(figure, moving, relevance, keep, scores, difference, small_text, left)
+    return _Judged(figure, moving, relevance, states, scores, difference, small_text, left)
 
 
 def _moved(
@@ -458,7 +427,7 @@ class Pipeline:
         judged = self._device.staged(_judged, watch.lap, evidence)
         values = self._value(state, judged)
         watch.lap("selection")
-        lost_or_found = state.scorers.take(judged.keep, values.watched, given)
+        lost_or_found = state.scorers.finish(judged.states, values.host_views, given)
         watch.lap("relevance")
         choice, fresh = self._choose(state, texture, values, look.eighth_grey, frame)
         self._remember(state, frame, look, judged.relevance.combined, choice)
@@ -660,9 +629,9 @@ class Pipeline:
             detail=look.high_pass,
             motion=motion,
             flow=flow,
-            text_way=cache.keyframes.flow_to("text"),
-            embedding_way=cache.keyframes.flow_to("embedding"),
-            object_way=cache.keyframes.flow_to("objects"),
+            text_flow=cache.keyframes.flow_to("text"),
+            embedding_flow=cache.keyframes.flow_to("embedding"),
+            object_flow=cache.keyframes.flow_to("objects"),
             trust=settings.relevance.trust,
             tasks=state.scorers.tasks(given),
             planes=scored if selection.cascade == "off" else None,
@@ -685,7 +654,7 @@ class Pipeline:
             judged.scores,
             judged.small_text,
             judged.change,
-            state.scorers.watched(judged.keep),
+            state.scorers.host_views(judged.states),
         )
         values = self._device.fetch(values)()
         state.confidence, state.asked = float(values.confidence), _Asked(self._queries, values.relevance)
@@ -699,19 +668,15 @@ class Pipeline:
         if settings.per_second:
             offer = self._spending.offer(frame.pts_seconds, settings.per_second, state.tokens, values.difference)
         skips = settings.novelty == "skip" and offer is None
-        choice = realize_relevance(
+        choice = select_cells(
             texture,
             state.grid,
-            values.scores,
-            values.relevance,
+            values,
             settings,
             self._settings.scoring,
             state.tokens,
-            seen.known(eighth_grey, values.difference) if skips else None,
-            values.figure,
-            offer,
-            values.small_text,
-            values.change,
+            skip=seen.known(eighth_grey, values.difference) if skips else None,
+            offer=offer,
         )
         if offer is not None:
             self._spending.spend(offer, state.tokens, choice.score, choice.chosen)

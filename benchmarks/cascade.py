@@ -24,13 +24,13 @@ from arr_stream.evaluation.timing import timed
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
 from arr_stream.motion.anchor import ColourModel
 from arr_stream.motion.memory import TemporalCache
-from arr_stream.relevance.choice import CascadeScores, CellScores, balance_all, score_cascaded
+from arr_stream.relevance.cell_scores import CellScores, balance_all
 from arr_stream.relevance.membership import Senses, text_relevance
 from arr_stream.relevance.query import TextQuery, parse_text
 from arr_stream.relevance.scorers import SCORED_CHANNELS
 from arr_stream.selection.allocation import allocate_tokens
 from arr_stream.selection.atlas import cells_of_clusters
-from arr_stream.selection.cascade import regions_of_cells
+from arr_stream.selection.cascade import CascadeScores, regions_of_cells, score_cascaded
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures

@@ -441,10 +441,14 @@ from arr_stream.motion.flow import Flow
 from arr_stream.motion.history import with_selection
 from arr_stream.motion.memory import Carried, carried
 from arr_stream.motion.planes import CarriedPlane
-from arr_stream.relevance.choice import score_cells
+from arr_stream.relevance.cell_scores import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.query import parse_text
-from arr_stream.relevance.query_scorers import ExampleTask, QueryContext, RegionTask, TextTask, answer_queries
+from arr_stream.relevance.kinds.base import QueryContext
+from arr_stream.relevance.kinds.example import ExampleTask
+from arr_stream.relevance.kinds.region import RegionTask
+from arr_stream.relevance.kinds.text import TextTask
+from arr_stream.relevance.query_scorers import answer_queries
 from arr_stream.texture.array import Plane
 from arr_stream.texture.pixels import cell_difference
 from arr_stream.texture.visual import look_at, picture_channels

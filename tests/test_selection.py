@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError
-from arr_stream.relevance.choice import share_among_queries
 from arr_stream.relevance.query_scorers import QueryRelevance
 from arr_stream.selection.allocation import Allocation, allocate_tokens
 from arr_stream.selection.budget import budget_tokens
@@ -24,6 +23,7 @@ from arr_stream.selection.cascade import (
 from arr_stream.selection.division import divide
 from arr_stream.selection.finer import with_finer
 from arr_stream.selection.novelty import SeenCells
+from arr_stream.selection.selector import share_among_queries
 from arr_stream.selection.strategies import QUOTAS, choose_by_region, choose_hybrid
 from arr_stream.types import FINER, FINER_TOKENS, Grid
 

@@ -6,13 +6,16 @@ figures in docs/results.md). docs/how_it_works.md explains why this saves places
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.types import BoolArray, FloatArray, IntArray
+from arr_stream.config import ScoringSettings
+from arr_stream.relevance.cell_scores import GAZE, SALIENCY, CellScores, balance_table, frame_maxima
+from arr_stream.relevance.scorers import Change
+from arr_stream.types import SCORERS, BoolArray, FloatArray, IntArray
 
 CULL_EDGE_DISTANCE = 0.05
 """Cells farther from any edge than this share of the diagonal are flat: nothing to see unless the query wants them."""
@@ -162,3 +165,84 @@ def _rank(score: FloatArray) -> IntArray:
     rank = np.empty(len(score), np.int32)
     rank[np.argsort(-score, kind="stable")] = np.arange(len(score), dtype=np.int32)
     return rank
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CascadeScores:
+    """Result of the cascade that scores regions first.
+
+    Args:
+        scores: Of all cells.
+        looked_at: `[cells]` bool, cells scored one by one.
+        count: Number of cells scored one by one, plus regions.
+    """
+
+    scores: CellScores
+    looked_at: BoolArray
+    count: int
+
+
+def score_cascaded(
+    table: FloatArray,
+    relevance: FloatArray,
+    edge_distance: FloatArray,
+    regions: Regions,
+    weights: ScoringSettings,
+    *,
+    tokens: int,
+    skip: BoolArray | None = None,
+    figure: FloatArray | None = None,
+    words: FloatArray | None = None,
+    change: Change | None = None,
+) -> CascadeScores:
+    """Scores of the regions, then of the cells that are worth it.
+
+    Args:
+        table: `[cells, len(SCORED_CHANNELS)]`.
+        relevance, edge_distance: `[cells]`.
+        regions: The regions.
+        weights: Of the scorers.
+        tokens: Cells to be chosen in the end.
+        skip: Cells, of any shape, that cannot be chosen.
+        figure, words, change: Of the cells, where it is known, as in `Sample`.
+    """
+    frame = frame_maxima(table, relevance, figure, weights)
+    # A region's means describe the region, but miss a small thing inside it that the query wants.
+    of_regions = balance_table(
+        mean_of_region(table, regions),
+        best_of_region(relevance, regions),
+        None if figure is None else best_of_region(figure, regions),
+        frame,
+        weights,
+        None if words is None else _led_by_words(relevance, words, regions),
+        None if change is None else replace(change, cells=best_of_region(change.cells, regions)),
+    )
+    region_score = of_regions.score
+    cells = candidates(
+        regions,
+        region_score,
+        relevance,
+        edge_distance,
+        tokens=tokens,
+        most=scored_most(len(relevance), len(regions.ids), tokens),
+        skip=None if skip is None else skip.ravel(),
+    )
+    moving, asked = (None if each is None else each[cells] for each in (figure, words))
+    changed = None if change is None else replace(change, cells=change.cells[cells])
+    balance = balance_table(table[cells], relevance[cells], moving, frame, weights, asked, changed)
+    score = (region_score * 0.5)[regions.member]
+    score[cells] = balance.score
+    scorer = np.full(len(score), SCORERS.index("coverage"), np.int32)
+    scorer[cells] = balance.by_scorer.argmax(axis=0)
+    looked_at = np.zeros(len(score), bool)
+    looked_at[cells] = True
+    scores = CellScores(score, scorer, table[:, SALIENCY], table[:, GAZE])
+    return CascadeScores(scores, looked_at, min(len(score), len(cells) + len(regions.ids)))
+
+
+def _led_by_words(relevance: FloatArray, words: FloatArray, regions: Regions) -> FloatArray:
+    """Return, for each region, 1 where its most relevant cell is relevant for words, else 0."""
+    led: FloatArray = (best_of_region(relevance * words, regions) == best_of_region(relevance, regions)).astype(
+        np.float32
+    )
+    return led

@@ -23,9 +23,10 @@ from arr_stream.motion.flow import Flow
 from arr_stream.motion.history import FIXATION, with_selection
 from arr_stream.motion.memory import Carried, TemporalCache, carried
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
-from arr_stream.relevance.choice import score_cells
+from arr_stream.relevance.cell_scores import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
-from arr_stream.relevance.query_scorers import QueryContext, QueryInput, QueryScorers, answer_queries
+from arr_stream.relevance.kinds.base import QueryContext, QueryInput
+from arr_stream.relevance.query_scorers import QueryScorers, answer_queries
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pictures import Pictures
@@ -257,7 +258,7 @@ def _choosing(
             continue
         scorers = QueryScorers(queries)
         _, keep = answer_queries(scorers.tasks(first), context, cells_hw)
-        scorers.take(keep, [None], first)
+        scorers.finish(keep, [None], first)
         tasks = scorers.tasks(second)
         answered = partial(answer_queries, tasks, context, cells_hw)
         yield Kernel(f"relevance to {kind}", answered, (tasks, look.quarter))

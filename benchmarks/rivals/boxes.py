@@ -12,7 +12,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from arr_stream.relevance.query_scorers import overlap
+from arr_stream.relevance.kinds.region import overlap
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, Frame, Grid
 from benchmarks.rivals.base import Scores, most_of

@@ -1,0 +1,1 @@
+"""Kinds of query: a scorer each."""

@@ -1,0 +1,137 @@
+"""Queries by a box or a mask of an object, which is followed, and found again after it was lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+
+from arr_stream.motion.anchor import DEFAULT, UNANCHORED, RegionTracker
+from arr_stream.motion.redetection import Redetector
+from arr_stream.relevance.kinds.base import Answer, QueryContext, QueryInput, QueryScorer, QueryTask, Region
+from arr_stream.relevance.query import MaskQuery, RegionQuery
+from arr_stream.texture.arrays import Array
+from arr_stream.texture.pixels import averaged
+from arr_stream.types import FloatArray
+
+_LOOK_EVERY = 3
+"""Frames from one look at whether a region still shows its object to the next."""
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom as shares of the frame."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RegionTask:
+    """A region on one frame.
+
+    Args:
+        region: As it was on the frame before, or, where it was drawn on this frame, is now; None before its time.
+        drawn: It was learned on this very frame.
+        confidence: `[1, 1]`, how surely it is where it is followed.
+    """
+
+    region: Region | None
+    drawn: bool
+    confidence: Array | float = 1.0
+
+    def answer(self, context: QueryContext) -> Answer:
+        if self.region is None:
+            return Answer(context.nothing(), False)
+        region = self.region if self.drawn else self.region.follow(context.quarter, context.flow)
+        relevance = region.relevance() * self.confidence
+        return Answer(relevance, not self.drawn and context.flow is not None, region)
+
+
+class RegionScorer(QueryScorer):
+    """Scorer of a box, or of an object's mask, followed through the stream and found again after it was lost.
+
+    Args:
+        query: The region or mask; before its time the relevance is 0.
+        anchored: Correct the region by its appearance, instead of only carrying it along the flow.
+    """
+
+    def __init__(self, query: RegionQuery | MaskQuery, *, anchored: bool = True) -> None:
+        self._query = query
+        self._tracker = RegionTracker(DEFAULT if anchored else UNANCHORED)
+        self._anchored = anchored
+        self._region: Region | None = None
+        self._redetector: Redetector | None = None
+        self._confidence: Array | float = 1.0
+        self._steps = 0
+        self._lost = False
+        self._box: Box | None = None
+
+    @property
+    def box(self) -> Box | None:
+        """Box of the region, updated on every third frame; None if it is out of sight."""
+        return None if self._lost else self._box
+
+    def prepare(self, inputs: QueryInput) -> QueryTask:
+        if self._region is not None:
+            return RegionTask(self._region, False, self._confidence)
+        if inputs.frame.pts_seconds + 1e-6 < self._query.at_seconds:
+            return RegionTask(None, drawn=False)
+        mask = self._mask(inputs.frame.size_wh, inputs.keyframes.reduced_hw(4))
+        self._tracker.start(inputs.quarter, mask, exact=isinstance(self._query, MaskQuery))
+        if self._anchored and self._tracker.confidence:
+            self._redetector = Redetector(inputs.quarter, self._tracker.posterior)
+        self._box = _box_around(self._tracker.posterior)
+        return RegionTask(inputs.put_region(self._tracker), drawn=True)
+
+    def host_view(self, state: Any) -> Array | None:
+        due = (self._steps + 1) % _LOOK_EVERY == 0
+        return state.posterior if due and state is not None else None
+
+    def finish(self, state: Any, host_view: FloatArray | None, inputs: QueryInput) -> str | None:
+        self._region = state
+        if state is None:
+            return None
+        self._steps += 1
+        if host_view is None:
+            return None
+        self._box = _box_around(host_view)
+        if self._redetector is None:
+            return None
+        finding = self._redetector.look(inputs.quarter, host_view)
+        self._confidence = inputs.put(np.full((1, 1), finding.confidence, np.float32))
+        if finding.mask is not None and self._tracker.resume(inputs.quarter, finding.mask):
+            self._region = inputs.put_region(self._tracker)
+            self._box = _box_around(self._tracker.posterior)
+        if self._redetector.lost == self._lost:
+            return None
+        self._lost, at = self._redetector.lost, f"{inputs.frame.pts_seconds:.1f} s"
+        if self._lost:
+            return f"{self._query.label}: lost at {at}; until it is found, cells are chosen without it"
+        return f"{self._query.label}: found again at {at}"
+
+    def _mask(self, size_wh: tuple[int, int], hw: tuple[int, int]) -> FloatArray:
+        """`[h, w]` in [0, 1] at a quarter of the texture's size.
+
+        Raises:
+            RegionOutsideFrame: It does not fit the frame.
+        """
+        query, (width, height) = self._query.checked(size_wh), size_wh
+        if isinstance(query, MaskQuery):
+            share: FloatArray = averaged(query.mask.astype(np.float32), hw)
+            return share
+        x, y, w, h = query.xywh
+        mask: FloatArray = np.outer(overlap(hw[0], height, y, y + h), overlap(hw[1], width, x, x + w))
+        return mask.astype(np.float32)
+
+
+def _box_around(posterior: FloatArray) -> Box | None:
+    """Return the box around what is more likely the region than not; None if nothing is."""
+    x, y, width, height = cv2.boundingRect(cv2.inRange(posterior, 0.5, 2.0))
+    rows, columns = posterior.shape
+    return (x / columns, y / rows, (x + width) / columns, (y + height) / rows) if width else None
+
+
+def overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
+    """Return `[samples]`: the share of each of `samples` equal parts of `size` pixels that is in `[start, end]`."""
+    edges = np.linspace(0, size, samples + 1)
+    inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0, None)
+    share: FloatArray = (inside / (size / samples)).astype(np.float32)
+    return share

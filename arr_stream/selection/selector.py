@@ -1,0 +1,237 @@
+"""Selection of the cells of one frame under a token budget, from their scores and a few numbers per cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from arr_stream.config import ScoringSettings, SelectionSettings
+from arr_stream.relevance.cell_scores import SALIENCY, CellScores, most, without_others
+from arr_stream.relevance.query_scorers import QueryRelevance
+from arr_stream.relevance.scorers import SCORED_CHANNELS, Change
+from arr_stream.selection.allocation import Allocation, allocate_tokens
+from arr_stream.selection.atlas import region_importance
+from arr_stream.selection.cascade import Regions, regions_of_cells, score_cascaded
+from arr_stream.selection.division import divide
+from arr_stream.selection.finer import with_finer
+from arr_stream.selection.quotas import CANONICAL_EACH
+from arr_stream.selection.spending import Offer
+from arr_stream.selection.strategies import choose_by_region, choose_hybrid
+from arr_stream.texture.array import Texture
+from arr_stream.texture.arrays import Array, to_numpy
+from arr_stream.texture.layout import CHANNEL_INDEX
+from arr_stream.types import SCORERS, BoolArray, FloatArray, Grid, IntArray
+
+_FAINTEST_ANSWER = 0.1
+_FAINTEST_GAZE = 0.05
+_WANTED = 0.3
+"""Share of its highest relevance from which a query wants a cell."""
+_CLUSTER = CHANNEL_INDEX["cluster"]
+_EDGE_DISTANCE = CHANNEL_INDEX["edge_distance"]
+_WITH_LEVELS = ("topk", "hybrid")
+"""Strategies that may use coarser levels of detail; the others give each region a fixed number of cells."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellValues:
+    """Inputs of the selection, a few numbers per cell; on a device as well as on the host.
+
+    Args:
+        relevance: To the queries.
+        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
+        confidence: Mean trust in the carried results.
+        difference: `[gh, gw]` from what the model was sent, in grey levels; None before anything was.
+        scores: Of all cells; None where regions are scored first.
+        small_text: `[gh, gw]` share of each cell under text too small for the texture; None where nothing finer is to
+            be had.
+        change: Evidence of change in the cells; None where they are scored already.
+        host_views: For each query, the part of its state that its scorer reads on the host, or None.
+    """
+
+    relevance: QueryRelevance
+    figure: Array
+    confidence: Array
+    difference: Array | None
+    scores: CellScores | None
+    small_text: Array | None
+    change: Change | None
+    host_views: tuple[Array | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The choice for one frame.
+
+    Args:
+        chosen: The cells.
+        score: `[gh, gw]` final scores; a cell that the cascade skipped has half of its region's.
+        scorer: `[N]` int32, index into `SCORERS`, why each cell was chosen.
+        cells_scored: Cells scored one by one.
+    """
+
+    chosen: Allocation
+    score: FloatArray
+    scorer: IntArray
+    cells_scored: int
+
+
+def select_cells(
+    texture: Texture,
+    grid: Grid,
+    values: CellValues,
+    settings: SelectionSettings,
+    weights: ScoringSettings,
+    tokens: int,
+    *,
+    skip: BoolArray | None = None,
+    offer: Offer | None = None,
+) -> Choice:
+    """Choose the cells of one frame.
+
+    Args:
+        texture: The frame's channels.
+        grid: Its cells.
+        values: Scores, relevance and evidence of the cells, on the host.
+        settings: Strategy, levels of detail.
+        weights: Of the scorers.
+        tokens: Most tokens of the cells chosen.
+        skip: `[gh, gw]`, cells that must not be chosen (the model has them already).
+        offer: Tokens that the budget over time grants, and the cells that it grants them to; None for all.
+    """
+    relevance, scores = values.relevance, values.scores
+    asked = relevance.combined.ravel()
+    eligible = np.ones((grid.rows, grid.columns), bool) if skip is None else ~skip
+    allowed, cells_scored = eligible, grid.cells
+    regions = None
+    if scores is None:
+        table = to_numpy(texture.cells(SCORED_CHANNELS)).reshape(len(SCORED_CHANNELS), -1).T
+        saliency = table[:, SALIENCY]
+        regions = _regions(texture, settings, tokens, asked, saliency)
+        passed = score_cascaded(
+            table,
+            relevance.followed(values.figure, values.change).ravel(),
+            to_numpy(texture.cells([_EDGE_DISTANCE])[0]).ravel(),
+            regions,
+            weights,
+            tokens=tokens,
+            skip=skip,
+            figure=values.figure.ravel(),
+            words=None if relevance.word_cells is None else relevance.word_cells.ravel().astype(np.float32),
+            change=values.change,
+        )
+        scores, cells_scored = without_others(passed.scores, relevance), passed.count
+        allowed = eligible & passed.looked_at.reshape(eligible.shape)
+    else:
+        saliency = scores.saliency
+        if settings.strategy != "topk":
+            regions = _regions(texture, settings, tokens, asked, saliency)
+    score, for_query = share_among_queries(scores.score.reshape(allowed.shape), relevance, allowed, tokens)
+    gaze_share = settings.gaze_share / (1 + most(asked))
+    score, for_gaze = share_with_gaze(score, scores.gaze.reshape(allowed.shape), allowed, gaze_share, tokens)
+    coarse_most = int(settings.context_share * tokens)
+    if offer is not None:
+        wanted, tokens = offer.wanted(score), offer.tokens
+        eligible, allowed = eligible & wanted, allowed & wanted
+        coarse_most = coarse_most if offer.whole else 0
+    if settings.strategy == "topk" or regions is None:
+        chosen = allocate_tokens(score, allowed, tokens, coarse_most)
+    else:
+        importance = region_importance(regions, asked, saliency)
+        if settings.strategy == "hybrid":
+            share = settings.hybrid_grid_share
+            chosen = choose_hybrid(
+                score, regions, importance, tokens, eligible, grid_share=share, coarse_most=coarse_most
+            )
+        else:
+            chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
+    if values.small_text is not None and settings.strategy in _WITH_LEVELS:
+        chosen = with_finer(chosen, values.small_text, tokens, settings.fine_share)
+    reasons: IntArray = scores.scorer[chosen.rows * grid.columns + chosen.columns].astype(np.int32)
+    reasons[for_query[chosen.rows, chosen.columns]] = SCORERS.index("participation")
+    reasons[for_gaze[chosen.rows, chosen.columns]] = SCORERS.index("perspective")
+    reasons[chosen.level > 0] = SCORERS.index("context")
+    return Choice(chosen, score, reasons, cells_scored)
+
+
+def share_among_queries(
+    score: FloatArray, relevance: QueryRelevance, allowed: BoolArray, tokens: int
+) -> tuple[FloatArray, BoolArray]:
+    """Scores `[gh, gw]` by which each of several queries gets cells that it wants, and which cells that raised.
+
+    The tokens are divided equally among the queries that find something; each raises as many of the cells that no other
+    wants more, those first that it wants most. Without it a large thing that one query finds surely takes the tokens of
+    a small one that another finds less surely.
+
+    Args:
+        score: `[gh, gw]` in [0, 1].
+        relevance: Of the cells to the queries.
+        allowed: `[gh, gw]`, cells that may be chosen.
+        tokens: Cells to choose.
+    """
+    raised, strength = np.zeros(allowed.shape, bool), np.zeros_like(score)
+    finding = np.flatnonzero(relevance.best >= _FAINTEST_ANSWER)
+    if len(finding) < 2:
+        return score, raised
+    for query in finding:
+        wanted = np.where((relevance.query == query) & allowed, relevance.combined / relevance.best[query], 0)
+        cells = np.argsort(-wanted, axis=None, kind="stable")[: max(1, tokens // len(finding))]
+        raised.flat[cells[wanted.flat[cells] >= _WANTED]] = True
+        strength += wanted
+    return _above_the_others(score, raised, strength, allowed, tokens), raised
+
+
+def share_with_gaze(
+    score: FloatArray, gaze: FloatArray, allowed: BoolArray, share: float, tokens: int
+) -> tuple[FloatArray, BoolArray]:
+    """Scores `[gh, gw]` by which a share of the tokens goes to where someone looks, and which cells that raised.
+
+    The share fades with the gaze from half its strength on; within it the score falls with the distance from the gaze.
+
+    Args:
+        score, gaze: `[gh, gw]` in [0, 1].
+        allowed: `[gh, gw]`, cells that may be chosen.
+        share: Of the tokens, while someone looks at this very moment.
+        tokens: Cells to choose.
+    """
+    raised = np.zeros(allowed.shape, bool)
+    if not most(gaze):
+        return score, raised
+    gaze = gaze * allowed
+    count = min(round(share * tokens * min(1.0, 2 * most(gaze))), int((gaze > _FAINTEST_GAZE).sum()))
+    if count > 0:
+        raised.flat[np.argsort(-gaze, axis=None, kind="stable")[:count]] = True
+    return _above_the_others(score, raised, gaze, allowed, tokens), raised
+
+
+def _above_the_others(
+    score: FloatArray,
+    raised: BoolArray,
+    strength: FloatArray,
+    allowed: BoolArray,
+    tokens: int,
+) -> FloatArray:
+    """Scores `[gh, gw]` with those of the `raised` cells above the best of the others that is left without a token.
+
+    Args:
+        strength: `[gh, gw]` in [0, 1], the order among those raised.
+    """
+    count = int(raised.sum())
+    if not count:
+        return score
+    others = np.sort(score[allowed & ~raised])[::-1]
+    left = max(tokens - count, 0)
+    passed = others[left] if len(others) > left else 0.0
+    return np.where(raised, np.maximum(score, passed + (1 - passed) * strength / 2), score)
+
+
+def _regions(
+    texture: Texture, settings: SelectionSettings, tokens: int, relevance: FloatArray, saliency: FloatArray
+) -> Regions:
+    cluster_of_cell = to_numpy(texture.cells([_CLUSTER])[0]).astype(np.int32)
+    regions = regions_of_cells(cluster_of_cell)
+    if settings.strategy != "canonical":
+        return regions
+    importance = region_importance(regions, relevance, saliency)
+    labels = regions.member.reshape(cluster_of_cell.shape)
+    return regions_of_cells(divide(labels, importance, max(1, tokens // CANONICAL_EACH), CANONICAL_EACH))
