@@ -32,6 +32,7 @@ class Exchange(BaseHTTPRequestHandler):
         with fake.lock:
             number = len(fake.requests)
             fake.requests.append(request)
+            fake.bodies.append(body)
             fake.headers.append({name.lower(): value for name, value in self.headers.items()})
             fake.arrivals.append(time.monotonic())
         try:
@@ -164,7 +165,8 @@ class FakeServer:
     """Meets each request with the next behaviour, the last one for ever; a context manager.
 
     Attributes:
-        requests: Bodies, in order of arrival.
+        requests: Bodies as JSON values, in order of arrival.
+        bodies: The same as they came, in bytes.
         headers: Their headers, names in lower case.
         arrivals: When they came, in seconds of the monotonic clock.
         hung_up: The client closed a connection before its answer was whole.
@@ -179,6 +181,7 @@ class FakeServer:
         self.places, self.counted, self.mute = places, 0, False
         self.behaviours: Sequence[Behaviour] = behaviours
         self.requests: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.arrivals: list[float] = []
         self.lock, self.ending, self.hung_up = threading.Lock(), threading.Event(), threading.Event()

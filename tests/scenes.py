@@ -7,6 +7,8 @@ import numpy as np
 from arr_stream.types import ByteArray, Frame
 
 RED = (220, 30, 30)
+LONG_REGION = "40,20,24,100"
+"""Part of the bar on the first frame of `long_scene`, as `--region` takes it."""
 
 
 def background(hw: tuple[int, int], seed: int = 0) -> ByteArray:
@@ -50,3 +52,28 @@ def square_cells(
     covered[y : y + side, x : x + side] = 1
     share = covered.reshape(height // 32, 32, width // 32, 32).mean(axis=(1, 3))
     return set(zip(*(axis.tolist() for axis in np.nonzero(share >= 0.25)), strict=True))
+
+
+def long_scene(count: int = 320, hw: tuple[int, int] = (160, 256)) -> list[Frame]:
+    """Frames of a red disc that bounces, now and then behind a blue bar, under a panning camera; a cut at 60%.
+
+    Only integers decide the pixels, so that they are equal on every processor.
+    """
+    (height, width), radius = hw, 18
+    sceneries = [background((height + 40, width + 80)), 255 - background((height + 40, width + 80), seed=5)]
+    down, across = np.mgrid[:height, :width]
+    frames = []
+    for index in range(count):
+        left, top = _bounce(index, 80), _bounce(index // 3, 40)
+        rgb = sceneries[index >= count * 0.6][top : top + height, left : left + width].copy()
+        x, y = radius + _bounce(2 * index, width - 2 * radius), radius + _bounce(index, height - 2 * radius)
+        rgb[(across - x) ** 2 + (down - y) ** 2 < radius**2] = RED
+        bar = _bounce(40 + index // 2, width - 24)
+        rgb[:, bar : bar + 24] = (30, 40, 210)
+        frames.append(Frame(index, index / 30, rgb))
+    return frames
+
+
+def _bounce(step: int, end: int) -> int:
+    """Position after `step` steps of one between 0 and `end`, back and forth."""
+    return min(step % (2 * end), -step % (2 * end))

@@ -33,9 +33,10 @@ from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, parse_text
 from arr_stream.sources import open_source
+from arr_stream.stream import Models
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, Frame, Grid, TextRegion
-from tests.scenes import background, moving_square, square_cells
+from tests.scenes import LONG_REGION, background, long_scene, moving_square, square_cells
 from tests.test_pipeline import *  # noqa: F403 - the same tests, on the other loop
 from tests.test_pipeline_meaning import *  # noqa: F403
 
@@ -137,6 +138,22 @@ def test_it_chooses_the_same_cells_for_the_same_reasons(asked: str) -> None:
     assert np.mean(overlaps) >= 0.92
     assert np.mean(differences) < 0.002
     assert np.mean(agreeing) >= 0.97
+
+
+def test_a_long_clip_with_clip_and_a_region_gets_the_same_cells() -> None:
+    changes = {"keyframes.embeddings": "clip", "keyframes.text": "none", "keyframes.clusters": "grid"}
+    settings = Settings().with_values({"selection.budget": "10", **changes, **SHARED_FLOW})
+    x, y, width, height = (float(edge) for edge in LONG_REGION.split(","))
+    queries = RegionQuery((x, y, width, height)), parse_text("circle")
+    models = Models.load(settings)
+    host, device = (
+        Pipeline(settings, InStepKeyframes(models.generator), queries, encoder=models.encoder, pca=models.pca, **named)
+        for named in ({}, {"device": TorchDevice("cpu")})
+    )
+    steps = [(host.step(frame), device.step(frame)) for frame in long_scene()]
+    assert len(steps) >= 300 and [one.index for one, _ in steps if one.refresh_reason == "cut"] == [192]
+    assert all(other.refresh_reason == one.refresh_reason for one, other in steps)
+    assert np.mean([_overlap(one, other) for one, other in steps]) >= 0.99
 
 
 @pytest.mark.parametrize("asked", ["colour", "region", "example"])
