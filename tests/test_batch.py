@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from arr_stream.batch.batch import opened, run_batch
 from arr_stream.batch.coordinator import BatchResult
 from arr_stream.batch.engine import Message, WorkerEngine
-from arr_stream.batch.inputs import assign_names, expand, safe_name
+from arr_stream.batch.inputs import assign_names, describe_passed_over, expand, safe_name
 from arr_stream.batch.job import (
     Attempt,
     Done,
@@ -207,6 +208,27 @@ def test_inputs_are_found_once_and_in_order(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceNotFound, match="without videos"):
         expand(["empty"])
+
+
+def test_files_passed_over_in_a_folder_are_named_by_kind_and_count(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    clips = write_clips(folder, 2, frames=2)
+    for index in range(4):
+        Image.new("RGB", (32, 32)).save(folder / f"{index}.jpg")
+    pictures = [Image.new("RGB", (32, 32), colour) for colour in ("red", "blue")]
+    pictures[0].save(folder / "moves.webp", save_all=True, append_images=pictures[1:])
+    (folder / "film.bin").write_bytes(clips[0].read_bytes())
+    (folder / "out" / "videos").mkdir(parents=True)
+    for path in (folder / "notes.txt", folder / ".hidden", folder / "out" / "videos" / "contact_sheet.png"):
+        path.write_bytes(b"")
+    passed_over: list[Path] = []
+    assert expand([str(folder)], recursive=True, leave_out=folder / "out", passed_over=passed_over) == [
+        *map(str, clips)
+    ]
+    described = "4 pictures (0.jpg, 1.jpg, 2.jpg, ...), 1 media file (film.bin), 1 animation (moves.webp), "
+    assert describe_passed_over(passed_over) == f"{described}1 other file (notes.txt)"
+    code, out, _ = run("batch", folder, folder / "*.jpg", "-o", tmp_path / "out", "--dry-run")
+    assert code == 0 and "1 animation (moves.webp)" in " ".join(out.split()) and "pictures" not in out
 
 
 def test_the_output_folder_is_left_out_by_whatever_path(tmp_path: Path) -> None:

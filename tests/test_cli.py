@@ -304,8 +304,9 @@ def test_a_quiet_batch_warns_of_damage(run: Run, tmp_path: Path, options: list[s
     write_video(tmp_path / "cut.mp4", frames, container_options={"movflags": "faststart"})
     whole = (tmp_path / "cut.mp4").read_bytes()
     (tmp_path / "cut.mp4").write_bytes(whole[: int(len(whole) * 0.6)])
-    _, out, err = run("batch", tmp_path / "cut.mp4", "-o", tmp_path / "out", *FAST, *options)
-    (line,) = err.splitlines()
+    code, out, err = run("batch", tmp_path / "cut.mp4", "-o", tmp_path / "out", *FAST, *options)
+    line, last = err.splitlines()
+    assert code == 15 and "1 of 1 file is damaged" in last
     assert not out and "cut: damaged: " in line
     assert (json.loads(line)["event"] if "--log-json" in options else line.split(":")[0]) == "warning"
 

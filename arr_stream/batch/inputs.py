@@ -15,7 +15,15 @@ from urllib.parse import urlsplit
 
 from arr_stream.batch import remote
 from arr_stream.errors import SourceError, SourceNotFound
-from arr_stream.sources.locate import is_glob, is_picture, local_spec, natural_key, public_name, require_file
+from arr_stream.sources.locate import (
+    content_of,
+    is_glob,
+    is_picture,
+    local_spec,
+    natural_key,
+    public_name,
+    require_file,
+)
 
 _VIDEO_ENDINGS = (
     "3gp asf avi f4v flv gif m2ts m4v mjpeg mjpg mkv mov mp4 mpeg mpg mts mxf nut ogm ogv ts vob webm wmv y4m"
@@ -24,6 +32,8 @@ _VIDEO_ENDINGS = (
 VIDEO_SUFFIXES = frozenset(f".{ending}" for ending in _VIDEO_ENDINGS.split())
 """File name suffixes that count as video in a folder; a file that the user names may have any."""
 
+_KINDS = {"heif": "picture", "animation": "animation", "heif sequence": "animation", "media": "media file"}
+_MOST_NAMED = 3
 _MOST_BYTES = 80
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
 """Device names of Windows, reserved with any suffix."""
@@ -37,6 +47,7 @@ def expand(
     recursive: bool = False,
     storage: Mapping[str, Any] | None = None,
     leave_out: Path | None = None,
+    passed_over: list[Path] | None = None,
 ) -> list[str]:
     """Expand inputs into sources, each once, in the order given.
 
@@ -47,6 +58,7 @@ def expand(
         recursive: Search nested folders too.
         storage: Options for fsspec.
         leave_out: Folder whose files are excluded, by whatever path, such as the outputs of an earlier run.
+        passed_over: Receives the files of folders with videos that are neither videos nor in `leave_out`.
 
     Returns:
         Absolute paths and addresses.
@@ -55,29 +67,46 @@ def expand(
         SourceNotFound: A missing file, folder or list, or a folder or glob without video.
         NotAMediaFile: A device or pipe.
     """
-    found: list[str] = []
+    found, others = list[str](), list[Path]()
     for text in inputs:
         if text.startswith("@") and not Path(text).exists():
-            found += _listed(text[1:], recursive, storage)
+            found += _listed(text[1:], recursive, storage, others)
         else:
-            found += _meant(text, recursive, storage)
+            found += _meant(text, recursive, storage, others)
     for name in lists:
-        found += _listed(name, recursive, storage)
+        found += _listed(name, recursive, storage, others)
     kept = list(dict.fromkeys(found))
-    if leave_out is None:
-        return kept
-    place = Path(os.path.realpath(leave_out))
-    return [source for source in kept if not _within(source, place)]
+    if leave_out is not None:
+        place = Path(os.path.realpath(leave_out))
+        kept = [source for source in kept if not _within(source, place)]
+        others = [path for path in others if not _within(str(path), place)]
+    if passed_over is not None:
+        # Another input may name them.
+        passed_over += [path for path in dict.fromkeys(others) if _absolute(path) not in set(kept)]
+    return kept
 
 
-def _listed(name: str, recursive: bool, storage: Mapping[str, Any] | None) -> Iterator[str]:
+def describe_passed_over(paths: Sequence[Path]) -> str:
+    """Describe files by kind and count, with the first names of each kind: `2 pictures (a.png, b.jpg), ...`."""
+    kinds: dict[str, list[str]] = {}
+    for path in paths:
+        kind = "picture" if is_picture(path) else _KINDS.get(content_of(path), "other file")
+        kinds.setdefault(kind, []).append(public_name(path.name))
+    described = []
+    for kind, names in kinds.items():
+        named = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+        described.append(f"{len(names)} {kind}{'s' if len(names) > 1 else ''} ({named})")
+    return ", ".join(described)
+
+
+def _listed(name: str, recursive: bool, storage: Mapping[str, Any] | None, passed_over: list[Path]) -> Iterator[str]:
     for line in _lines(name):
         if _is_address(line) and Path(line).suffix.lower() in VIDEO_SUFFIXES and not glob.has_magic(line):
             # Do not query thousands of addresses one by one now; each is checked at its turn.
             yield line
             continue
         try:
-            yield from _meant(line, recursive, storage)
+            yield from _meant(line, recursive, storage, passed_over)
         except SourceError:
             yield _as_it_stands(line)
 
@@ -103,15 +132,15 @@ def _lines(name: str) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def _meant(text: str, recursive: bool, storage: Mapping[str, Any] | None) -> list[str]:
+def _meant(text: str, recursive: bool, storage: Mapping[str, Any] | None, passed_over: list[Path]) -> list[str]:
     if _is_address(text):
         return list(remote.expand(text, dict(storage or {}), _is_video, recursive=recursive))
     local = local_spec(text)
     path = Path(local)
     if is_glob(local):
-        return _matching(local, recursive)
+        return _matching(local, recursive, passed_over)
     if path.is_dir():
-        return _in_folder(path, recursive)
+        return _in_folder(path, recursive, passed_over)
     require_file(path, public_name(text))
     return [_absolute(path)]
 
@@ -121,24 +150,26 @@ def _is_address(text: str) -> bool:
     return bool(sign) and scheme.isascii() and scheme.lower() != "file" and not Path(text).exists()
 
 
-def _matching(pattern: str, recursive: bool) -> list[str]:
+def _matching(pattern: str, recursive: bool, passed_over: list[Path]) -> list[str]:
     # Path.glob takes no absolute pattern.
     matches = sorted((Path(match) for match in glob.glob(pattern, recursive=True)), key=natural_key)  # noqa: PTH207
     found = [_absolute(path) for path in matches if path.is_file()]
     if not found:
-        found = [source for path in matches if path.is_dir() for source in _in_folder(path, recursive)]
+        found = [source for path in matches if path.is_dir() for source in _in_folder(path, recursive, passed_over)]
     if not found:
         raise SourceNotFound(f"{pattern}: matches no file", remedy="check the pattern; quote it against the shell")
     return found
 
 
-def _in_folder(folder: Path, recursive: bool) -> list[str]:
+def _in_folder(folder: Path, recursive: bool, passed_over: list[Path]) -> list[str]:
     """Return the videos of a folder; a folder of pictures is one source, as for `process`."""
     paths = sorted(_files(folder, recursive), key=natural_key)
     videos = [path for path in paths if path.suffix.lower() in VIDEO_SUFFIXES]
     if videos:
+        passed_over += [path for path in paths if path.suffix.lower() not in VIDEO_SUFFIXES]
         return [_absolute(path) for path in videos]
     if any(path.parent == folder and is_picture(path) for path in paths):
+        passed_over += [path for path in paths if path.parent != folder]
         return [_absolute(folder)]
     raise SourceNotFound(
         f"{folder}: a folder without videos",

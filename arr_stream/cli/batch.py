@@ -24,7 +24,7 @@ from arr_stream.cli.options import (
     needs,
 )
 from arr_stream.cli.running import stop_on_signals
-from arr_stream.errors import BatchIncomplete, InvalidSetting, SourceNotFound
+from arr_stream.errors import BatchIncomplete, InvalidSetting, SourceDamaged, SourceNotFound
 from arr_stream.extras import need
 
 if TYPE_CHECKING:
@@ -190,10 +190,11 @@ def batch(
 ) -> None:
     """Process many videos in parallel; run the same command again to resume.
 
-    A file that fails does not stop the others: errors/NAME.json says why, and the exit code is 100.
+    A file that fails does not stop the others: errors/NAME.json says why, and the exit code is 100. It is 15 if all are
+    done, but some are damaged.
     """
     settings = chosen.load(look)
-    from arr_stream.batch.inputs import expand
+    from arr_stream.batch.inputs import describe_passed_over, expand
 
     asked = _job_options(given, read, look, write, settings)
     if not (inputs or given.lists):
@@ -202,26 +203,29 @@ def batch(
     write.check()
     if workers.engine == "ray":
         need("ray", "--engine ray")
+    passed_over: list[Path] = []
     sources = expand(
         inputs or [],
         lists=given.lists or [],
         recursive=given.recursive,
         storage=asked.storage,
         leave_out=Path(asked.folder),
+        passed_over=passed_over,
     )
     if not sources:
         raise SourceNotFound("no input is left to do", remedy="the output folder is not searched for inputs")
+    notices = [f"not processed: {describe_passed_over(passed_over)}; name such files by a glob"] if passed_over else []
     if how.dry_run:
         from arr_stream.batch.plan import make_plan
 
-        print_plan(make_plan(sources, asked, resume=how.resume, force=how.force))
+        print_plan(make_plan(sources, asked, resume=how.resume, force=how.force), notices)
         return
     if settings.models.download:
         # Here, once: otherwise every worker would download them.
         from arr_stream.cli.models import fetch_needed
 
         fetch_needed(settings)
-    _finish(_run(sources, asked, workers, how, tell))
+    _finish(_run(sources, asked, workers, how, tell, notices))
 
 
 def _job_options(
@@ -247,7 +251,12 @@ def _job_options(
 
 
 def _run(
-    sources: Sequence[str], asked: JobOptions, workers: EngineOptions, how: BatchOptions, tell: TellOptions
+    sources: Sequence[str],
+    asked: JobOptions,
+    workers: EngineOptions,
+    how: BatchOptions,
+    tell: TellOptions,
+    notices: Sequence[str],
 ) -> BatchResult:
     from arr_stream.batch.batch import opened, run_batch
 
@@ -256,7 +265,7 @@ def _run(
         opened(sources, asked, resume=how.resume, force=how.force) as (plan, lock),
         batch_reporting(len(plan.to_do), quiet=tell.quiet, log_json=tell.log_json) as reporter,
     ):
-        for notice in plan.notices:
+        for notice in (*notices, *plan.notices):
             reporter.notice(notice)
         result = run_batch(
             plan,
@@ -277,14 +286,21 @@ def _finish(result: BatchResult) -> None:
     """Exit with the outcome of the batch.
 
     Raises:
-        ArrStreamError: No file can be processed any more, or the batch gave some files up.
+        ArrStreamError: No file can be processed any more, the batch gave some files up, or some are damaged.
     """
     if result.error is not None:
         raise result.error
     if result.reason == "interrupted":
         raise interrupted()
+    files, damaged = counted(len(result.plan.files), "file"), len(result.damaged)
     if result.failed:
         raise BatchIncomplete(
-            f"{len(result.failed)} of {counted(len(result.plan.files), 'file')} failed",
+            f"{len(result.failed)} of {files} failed" + (f", and {damaged} are damaged" if damaged else ""),
             remedy=f"see {result.plan.layout.folder / 'errors'}; the same command tries them again",
+        )
+    if damaged:
+        raise SourceDamaged(
+            f"{damaged} of {files} {'is' if damaged == 1 else 'are'} damaged",
+            frames_read=result.frames,
+            remedy=f"what could be read is kept; see {result.plan.layout.summary}",
         )

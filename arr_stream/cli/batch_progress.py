@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -144,8 +144,8 @@ def batch_reporting(total: int, *, quiet: bool, log_json: bool) -> Iterator[Batc
             yield BatchBars(progress, total)
 
 
-def print_plan(plan: Plan) -> None:
-    """Print the plan to standard output."""
+def print_plan(plan: Plan, notices: Sequence[str]) -> None:
+    """Print the plan to standard output, with further notices."""
     from rich.table import Table
     from rich.text import Text
 
@@ -154,7 +154,7 @@ def print_plan(plan: Plan) -> None:
     for file in plan.files:
         table.add_row(Text(file.job.name), _STATES[file.state], Text(redact_url(file.job.source)))
     out.print(table)
-    for notice in plan.notices:
+    for notice in (*notices, *plan.notices):
         print_line(f"note: {notice}")
     out.print(f"{counted(len(plan.to_do), 'file')} of {len(plan.files)} to do; nothing was done", markup=False)
 
