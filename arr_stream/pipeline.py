@@ -59,6 +59,8 @@ _SCORED_PLANES = frozenset((5, 8, 10, TEXT, *range(HISTORY + 1, len(CHANNELS))))
 """First channels of the planes that scores are made of."""
 
 _EIGHTH_PER_CELL = 4
+_DAMAGED_TRUST = 0.9
+"""Factor of the confidence of a flow from or to a damaged frame; a keyframe's trust halves within seven."""
 
 Clock = Callable[[], float]
 
@@ -515,6 +517,8 @@ class Pipeline:
         if self._device.on_host and self._is_cut(change()):
             return None, True
         flow = self._estimator.estimate(previous, state.previous)
+        if frame.damaged or previous.frame.damaged:
+            flow = flow.less_trusted(_DAMAGED_TRUST)
         return (None, True) if self._is_cut(change()) else (flow, False)
 
     def _is_cut(self, change: Array) -> bool:
@@ -591,6 +595,7 @@ class Pipeline:
             asked,
             led,
             state.objects_doubtful,
+            frame.damaged,
         )
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:

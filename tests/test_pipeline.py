@@ -210,6 +210,27 @@ def test_refreshes_come_at_the_interval_and_on_a_cut() -> None:
     assert reasons == ["first", None, None, None, None, "interval", None, None, "cut", None, None, None]
 
 
+def test_damaged_frames_are_trusted_less_and_renewed_once_sound_frames_come() -> None:
+    sound = moving_square(30)
+    damaged = [dataclasses.replace(frame, damaged=4 <= frame.index < 14) for frame in sound]
+    trusted, doubted = _pipeline(), _pipeline()
+    before = [trusted.step(frame) for frame in sound]
+    after = [doubted.step(frame) for frame in damaged]
+    assert [patches.confidence for patches in after[:4]] == [patches.confidence for patches in before[:4]]
+    # The flow from the last damaged frame to the first sound one is doubtful too, but a keyframe replaces it.
+    for index in range(4, 14):
+        assert after[index].confidence < before[index].confidence
+    assert after[13].confidence < 0.4 < 0.9 < after[20].confidence
+    assert {p.index: p.refresh_reason for p in after if p.keyframe} == {0: "first", 14: "confidence"}
+    assert {p.index for p in before if p.keyframe} == {0}
+
+
+def test_a_stream_whose_frames_are_all_damaged_has_keyframes_at_the_interval() -> None:
+    pipeline = _pipeline(keyframes__interval=15)
+    frames = [dataclasses.replace(frame, damaged=frame.index > 0) for frame in moving_square(40)]
+    assert [patches.index for patches in map(pipeline.step, frames) if patches.keyframe] == [0, 15, 30]
+
+
 def test_a_new_query_is_answered_from_what_is_kept() -> None:
     pipeline = _pipeline()
     frames = moving_square(3)

@@ -44,6 +44,7 @@ class Occasion:
         asked: There are queries.
         led: The selection follows queries that need no text.
         objects_doubtful: The place of a queried object is uncertain.
+        damaged: The decoder concealed damage in the frame.
     """
 
     confidence: float
@@ -56,6 +57,7 @@ class Occasion:
     asked: bool = False
     led: bool = False
     objects_doubtful: bool = False
+    damaged: bool = False
 
     def colours(self) -> IntArray:
         """Return the packed colours `[h, w]` of `eighth`; waits for a device."""
@@ -78,6 +80,7 @@ class Refresher:
     _owed_parts: tuple[PartName, ...] = field(init=False, default=())
     _asked_parts: tuple[PartName, ...] = field(init=False, default=())
     _failed: bool = field(init=False, default=False)
+    _damaged: bool = field(init=False, default=False)
     _whole_text_index: int | None = field(init=False, default=None)
     _text_index: int | None = field(init=False, default=None)
     _window_index: int | None = field(init=False, default=None)
@@ -90,6 +93,7 @@ class Refresher:
         self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Request generation when it is due, and adopt arrived parts; return the reason of a request, and notices."""
+        self._damaged |= occasion.damaged
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
         whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
         auto = settings.text == "auto"
@@ -102,7 +106,7 @@ class Refresher:
         accepted = self._submit(frame, wanted, occasion, whole_text=whole_text)
         if reason is not None and accepted:
             self._requested_index, self._owed, self._asked_parts = frame.index, None, accepted
-            self._window_failed = False
+            self._window_failed, self._damaged = False, occasion.damaged
         elif reason is not None:
             # All workers are busy with a past scene; the refresh stays due.
             reason, self._owed = None, reason
@@ -122,7 +126,8 @@ class Refresher:
 
         `interval_factor` multiplies the interval of periodic refreshes. A failed generation is retried when the next
         keyframe is due, since an error mostly repeats on the next frame.
-        Low confidence waits for `min_interval` frames, so that fast motion does not turn every frame into a keyframe.
+        Low confidence waits for `min_interval` frames, so that fast motion does not turn every frame into a keyframe,
+        and for a sound frame. Data carried over damaged frames are always renewed then.
         """
         age_frames = 0 if self._requested_index is None else frame.index - self._requested_index
         if occasion.size_changed:
@@ -137,8 +142,9 @@ class Refresher:
             return "first"
         if age_frames >= settings.interval * interval_factor:
             return "retry" if self._failed else "interval"
-        doubtful = occasion.confidence < settings.min_confidence and age_frames >= settings.min_interval
-        return "confidence" if doubtful and not self._failed else None
+        doubtful = (occasion.confidence < settings.min_confidence or self._damaged) and not occasion.damaged
+        late = age_frames >= settings.min_interval
+        return "confidence" if doubtful and late and not self._failed else None
 
     def _missing(self, occasion: Occasion) -> frozenset[PartName]:
         """Return the parts that queries need and that were never made in this scene."""
