@@ -29,7 +29,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables by which libraries size their thread pools; read at import."""
 
 _LAST_WORDS_BYTES = 4000
+_CHUNK_BYTES = 1 << 16
 _JOIN_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
 
@@ -104,22 +104,20 @@ class ChildProcess:
         pass_fds: Sequence[int] = (),
         new_session: bool = False,
     ) -> None:
-        # A file instead of a pipe: the process never blocks on it, and its content survives a crash.
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        try:
-            self._popen = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=environment,
-                pass_fds=pass_fds,
-                start_new_session=new_session,
-                process_group=None if new_session else 0,
-            )
-        except OSError:
-            self._stderr.close()
-            raise
+        self._popen = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            pass_fds=pass_fds,
+            start_new_session=new_session,
+            process_group=None if new_session else 0,
+        )
+        self._last_bytes = b""
+        # Libraries may print without end: a thread reads all of it and keeps the end.
+        self._reading = threading.Thread(target=self._keep_end, args=(self._popen.stderr,), daemon=True)
+        self._reading.start()
 
     @property
     def process_id(self) -> int:
@@ -182,25 +180,30 @@ class ChildProcess:
         return self._popen.poll()
 
     def last_words(self) -> str:
-        """Return the end of its standard error; "" without output."""
-        with contextlib.suppress(OSError, ValueError):
-            size = self._stderr.seek(0, os.SEEK_END)
-            self._stderr.seek(max(0, size - _LAST_WORDS_BYTES))
-            return self._stderr.read().decode("utf-8", "replace").strip()
-        return ""
+        """Return the end of its standard error, complete once the process has ended; "" without output."""
+        if not self.alive:
+            self._reading.join(_JOIN_SECONDS)
+        return self._last_bytes.decode("utf-8", "replace").strip()
 
     def kill(self) -> None:
         """Kill it at once; a pending `receive` fails. Callable from any thread."""
         self._popen.kill()
 
     def close(self, timeout_seconds: float = _JOIN_SECONDS) -> None:
-        """Kill it, and free its entry, pipes and file; safe to call again."""
+        """Kill it, and free its entry and pipes; safe to call again."""
         self._popen.kill()
         self.exit_code(timeout_seconds)
-        for pipe in (self._popen.stdin, self._popen.stdout, self._stderr):
+        # A process that it started may hold the pipe open; the thread closes it at its end.
+        self._reading.join(timeout_seconds)
+        for pipe in (self._popen.stdin, self._popen.stdout):
             with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
+
+    def _keep_end(self, stderr: IO[bytes]) -> None:
+        with stderr:
+            while read := os.read(stderr.fileno(), _CHUNK_BYTES):
+                self._last_bytes = (self._last_bytes + read)[-_LAST_WORDS_BYTES:]
 
 
 def ending(code: int) -> str:

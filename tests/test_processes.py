@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,13 @@ def act(first: str) -> Callable[[object, Reply], None]:
                 os._exit(3)
             case "raise":
                 raise ArithmeticError("a mistake")
+            case "chatter":
+                for number in range(20_000):
+                    os.write(2, b"%099d\n" % number)
+                reply("said")
+            case "leave a child":
+                subprocess.Popen(["sleep", "3"])
+                os._exit(0)
             case "threads":
                 reply(os.environ["OMP_NUM_THREADS"])
             case _:
@@ -73,6 +81,8 @@ def test_messages_come_back_with_their_arrays(child: Callable[..., ChildProcess]
     process.send("threads")
     assert process.receive() == "2"
     # What is printed does not get among the messages.
+    process.kill()
+    assert process.exit_code(20.0) == -signal.SIGKILL
     assert process.last_words().splitlines() == ["a careless library", "writes to the descriptor"]
 
 
@@ -108,6 +118,28 @@ def test_one_that_ends_is_told_with_its_last_words(
         process.receive()
     assert process.exit_code(20.0) == code
     assert process.last_words().splitlines()[-1].endswith(words)
+
+
+def test_of_endless_output_only_the_end_is_kept(child: Callable[..., ChildProcess]) -> None:
+    process = child()
+    assert process.receive() == Ready()
+    with process.within(60.0):
+        process.send("chatter")
+        assert process.receive() == "said"
+    process.close()
+    words = process.last_words()
+    assert words.endswith("19999") and len(words) <= 4000
+    assert len(process._last_bytes) <= 4000
+
+
+def test_a_process_left_behind_with_the_same_output_delays_nothing(child: Callable[..., ChildProcess]) -> None:
+    process = child()
+    assert process.receive() == Ready()
+    process.send("leave a child")
+    assert process.exit_code(20.0) == 0
+    began = time.monotonic()
+    process.close(0.1)
+    assert time.monotonic() - began < 2
 
 
 def test_one_that_hangs_is_killed_and_one_in_time_is_not(child: Callable[..., ChildProcess]) -> None:
