@@ -144,6 +144,16 @@ class TestMeasuring:
         assert reason in load_records(place.records)["two"].missing
         assert not list(place.pictures.iterdir()) and reason in page(load_records(place.records), [bad])
 
+    def test_a_command_that_fails_leaves_the_figures_of_those_before(self, place: Place) -> None:
+        section = dataclasses.replace(TWO, commands=(TWO.commands[0], Command("arr-stream fail this"), TWO.commands[1]))
+        assert measure_all([section], place, quick=False, resume=False) == ["two"]
+        found = load_records(place.records)["two"]
+        assert [run.command for run in found.runs] == ["arr-stream print b --plot PICTURE.png"]
+        assert "there is no such thing" in found.missing and (place.pictures / "two-1.png").is_file()
+        text = page({"two": found}, [section])
+        assert "| --plot |" in text and "(images/results/two-1.png)" in text and f"{found.measured}, incomplete" in text
+        assert "*Incomplete: the command ended with code 1: this: there is no such thing.*" in text
+
     def test_what_is_lacking_is_told(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         assert lacking(("flow",), place.data) == ""
         assert "no folder davis/" in lacking(("flow", "davis"), place.data)

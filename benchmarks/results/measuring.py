@@ -90,8 +90,8 @@ def _has_browser() -> bool:
 def measure(section: Section, place: Place, *, quick: bool, say: Callable[[str], None]) -> Record:
     """Run the commands of a section, unless something that it needs is lacking.
 
-    What a failed command leaves is a record without figures that says why. Pictures of an earlier measurement are
-    deleted first, so that none outlives its figures.
+    A command that fails ends the section: the record says why, and keeps the figures of the commands before.
+    Pictures of an earlier measurement are deleted first, so that none outlives its figures.
     """
     place.pictures.mkdir(parents=True, exist_ok=True)
     for pattern in ("{}.png", "{}-*.png", "{}.partial.png"):
@@ -118,7 +118,7 @@ def measure(section: Section, place: Place, *, quick: bool, say: Callable[[str],
             runs.append(_run(command, line, place, picture, section.drop))
         except CommandFailed as exc:
             say(f"  {exc}")
-            return replace(record, missing=str(exc))
+            return replace(record, runs=tuple(runs), pictures=tuple(pictures), missing=str(exc))
         if (place.pictures / picture).is_file():
             pictures.append(picture)
     return replace(record, runs=tuple(runs), pictures=tuple(pictures))

@@ -68,12 +68,13 @@ def _contents(records: Mapping[str, Record], sections: Sequence[Section], machin
     rows = []
     for section in sections:
         record = records.get(section.name)
-        if record is None or record.missing:
+        if record is None or not record.runs:
             figures: tuple[str | float | None, ...] = ("not measured", None, None, None, None)
         else:
             load = max(run.load for run in record.runs)
             machine = _letter(machines.index(record.machine))
-            figures = (record.measured, f"`{record.commit}`", machine, _duration(record.seconds), round(load, 1))
+            measured = f"{record.measured}, incomplete" if record.missing else record.measured
+            figures = (measured, f"`{record.commit}`", machine, _duration(record.seconds), round(load, 1))
         rows.append((f"[{section.title}](#{section.name})", *figures))
     headings = ("section", "measured", "commit", "machine", "took", "load at the start")
     table = ResultTable("Contents", headings, tuple(rows), digits=1).markdown().partition("\n\n")[2]
@@ -92,7 +93,7 @@ def _section(section: Section, record: Record | None, machines: Sequence[Mapping
     if record is None:
         yield "*Not measured yet.*"
         return
-    if record.missing:
+    if not record.runs:
         yield f"*Not measured: {record.missing}.*"
         return
     yield "\n".join(f"    {run.command}" for run in record.runs)
@@ -101,7 +102,9 @@ def _section(section: Section, record: Record | None, machines: Sequence[Mapping
     for run in record.runs:
         if isinstance(run.result, dict):
             yield from (f"{what[:1].upper()}{what[1:]}." for what in run.result.get("unmeasured", ()))
-    for picture in [*record.pictures, *([drawn(section.name)] if section.name in DRAWN else [])]:
+    if record.missing:
+        yield f"*Incomplete: {record.missing}.*"
+    for picture in [*record.pictures, *([drawn(section.name)] if section.name in DRAWN and not record.missing else [])]:
         yield f"![{section.title}](images/results/{picture})"
     where = f" on machine {_letter(machines.index(record.machine))}" if len(machines) > 1 else ""
     yield f"*Measured {record.measured}{where}, commit `{record.commit}`, in {_duration(record.seconds)}.*"

@@ -61,8 +61,8 @@ class Record:
         code: Digest of the product's own files.
         machine: What it was measured on.
         quick: With the short commands, whose figures are for trying.
-        runs: The commands, all of which succeeded; none where `missing` says why.
-        missing: Why there are no figures; empty where there are.
+        runs: The commands that succeeded.
+        missing: Why figures are missing; empty if all commands succeeded.
         pictures: Names of the pictures that the commands drew.
     """
 
