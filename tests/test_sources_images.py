@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 from arr_stream.errors import (
     BackendUnavailable,
@@ -35,6 +35,49 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
     rgb = read_picture(path)
     assert rgb.flags.c_contiguous and rgb.dtype == np.uint8
     assert np.abs(rgb.astype(int) - picture).mean() < 4
+
+
+def icc_profile(*primaries_d50: tuple[float, float, float]) -> bytes:
+    """A profile of ICC.1:2001 with these primaries in CIE XYZ and the curve of sRGB in 1024 steps."""
+    signal = np.linspace(0, 1, 1024)
+    light = np.where(signal <= 0.04045, signal / 12.92, ((signal + 0.055) / 1.055) ** 2.4)
+    curve = b"curv" + bytes(4) + struct.pack(">I1024H", 1024, *np.rint(light * 65535).astype(int))
+
+    def xyz(*values: float) -> bytes:
+        return b"XYZ " + bytes(4) + struct.pack(">3i", *(round(value * 65536) for value in values))
+
+    name = b"test\0"
+    tags = {b"desc": b"desc" + bytes(4) + struct.pack(">I", len(name)) + name + bytes(4 + 4 + 2 + 1 + 67)}
+    tags |= {b"cprt": b"text" + bytes(4) + name, b"wtpt": xyz(0.9642, 1.0, 0.8249)}
+    tags |= {kind + b"XYZ": xyz(*place) for kind, place in zip((b"r", b"g", b"b"), primaries_d50, strict=True)}
+    tags |= dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), curve)
+    place, table, content = 128 + 4 + 12 * len(tags), struct.pack(">I", len(tags)), b""
+    for tag, value in tags.items():
+        table += tag + struct.pack(">2I", place + len(content), len(value))
+        content += value + bytes(-len(value) % 4)
+    head = struct.pack(
+        ">I4sI4s4s4s12x4s", place + len(content), bytes(4), 0x02400000, b"mntr", b"RGB ", b"XYZ ", b"acsp"
+    )
+    return head.ljust(68, b"\0") + struct.pack(">3i", 0xF6D6, 0x10000, 0xD32D) + bytes(48) + table + content
+
+
+SRGB = icc_profile((0.4360, 0.2225, 0.0139), (0.3851, 0.7169, 0.0971), (0.1431, 0.0606, 0.7139))
+DISPLAY_P3 = icc_profile((0.5151, 0.2412, -0.0011), (0.2920, 0.6922, 0.0419), (0.1571, 0.0666, 0.7841))
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp"])
+def test_a_wider_gamut_becomes_srgb(tmp_path: Path, name: str) -> None:
+    # The same colours as values of Display P3; from the matrices in CSS Color 4.
+    colours = {(200, 30, 30): (184, 50, 41), (40, 180, 60): (88, 177, 77), (128, 128, 128): (128, 128, 128)}
+    for srgb, p3 in colours.items():
+        picture = Image.new("RGB", (32, 32), p3)
+        picture.save(tmp_path / name, icc_profile=DISPLAY_P3, quality=100)
+        np.testing.assert_allclose(read_picture(tmp_path / name).mean((0, 1)), srgb, atol=4)
+        for untouched in (SRGB, ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes(), b"no profile"):
+            picture.save(tmp_path / name, icc_profile=untouched, quality=100)
+            plain = read_picture(tmp_path / name)
+            picture.save(tmp_path / name, quality=100)
+            np.testing.assert_array_equal(plain, read_picture(tmp_path / name))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

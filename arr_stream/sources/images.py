@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import struct
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -18,12 +21,17 @@ from arr_stream.sources.base import Job, OnePass, SourceInfo, SourceStats, too_l
 from arr_stream.sources.locate import content_of, public_name
 from arr_stream.types import ByteArray, Frame
 
+if TYPE_CHECKING:
+    from PIL import ImageCms
+
 # No format that runs a program (EPS) or opens other files.
 _FORMATS = ("AVIF", "BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _IS_PREVIEW = 254
 """TIFF tag for the kind of a page; its lowest bit marks a smaller copy of another."""
 _FPS = 30.0
 _MOST_NAMED = 3
+_MOST_SRGB_LEVELS = 3
+"""Largest change of any colour by a profile that counts as sRGB; versions of sRGB differ by their rounding."""
 
 
 class ImagesSource(OnePass):
@@ -150,7 +158,8 @@ def _frames(job: Job, chosen: Sequence[tuple[float, Path]], stats: SourceStats) 
 def read_picture(path: Path, *, max_pixels: int = 100_000_000) -> ByteArray:
     """Return a picture file as upright RGB `[H, W, 3]`, uint8.
 
-    EXIF orientation is applied, transparency laid on white, grey and palettes expanded, 16 bits scaled to 8.
+    EXIF orientation is applied, transparency laid on white, grey and palettes expanded, 16 bits scaled to 8, and an ICC
+    profile for RGB converted to sRGB.
 
     Raises:
         NotAMediaFile: It cannot be read, or is truncated.
@@ -196,7 +205,25 @@ def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
 def _to_rgb(picture: Image.Image) -> ByteArray:
     if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
         return np.repeat(_deep_grey_to_bytes(picture)[..., None], 3, axis=2)
-    return on_white(picture) if picture.has_transparency_data else np.array(picture.convert("RGB"))
+    rgb = on_white(picture) if picture.has_transparency_data else np.array(picture.convert("RGB"))
+    profile = picture.info.get("icc_profile")
+    transform = _to_srgb(profile) if profile else None
+    return rgb if transform is None else np.array(transform.apply(Image.fromarray(rgb)))
+
+
+@lru_cache(maxsize=8)
+def _to_srgb(profile: bytes) -> ImageCms.ImageCmsTransform | None:
+    """Return the transform from an ICC profile to sRGB; None if the profile is sRGB itself, invalid, or not for RGB."""
+    from PIL import ImageCms
+
+    srgb = ImageCms.createProfile("sRGB")
+    try:
+        transform = ImageCms.buildTransform(ImageCms.ImageCmsProfile(io.BytesIO(profile)), srgb, "RGB", "RGB")
+    except (ImageCms.PyCMSError, OSError):
+        return None
+    levels = np.stack(np.meshgrid(*[np.arange(0, 256, 51, dtype=np.uint8)] * 3), axis=-1).reshape(36, 6, 3)
+    changed = np.array(transform.apply(Image.fromarray(levels))).astype(int) - levels
+    return transform if np.abs(changed).max() > _MOST_SRGB_LEVELS else None
 
 
 def on_white(picture: Image.Image) -> ByteArray:
