@@ -22,7 +22,7 @@ for command in (
     *(quality.localisation, quality.meaning, quality.entering, quality.answers),
     *(quality.returns, quality.small_text, quality.spending, quality.summaries),
     *(quality.carry, quality.flow, quality.text),
-    *(speed.claims, speed.query, speed.device, speed.vlm, speed.serving, speed.live, speed.batch),
+    *(speed.query, speed.device, speed.vlm, speed.serving, speed.live, speed.batch),
     results,
 ):
     app.command()(command)

@@ -244,7 +244,6 @@ def test_a_picture_is_whole_or_not_there(tmp_path: Path) -> None:
     [
         ("bench", "clip.mp4"),
         ("tune", "folder"),
-        ("claims",),
         ("query",),
         ("ablation",),
         ("interval",),
@@ -261,24 +260,6 @@ def test_a_loop_on_a_device_is_refused_where_it_would_not_run(run: Run, measure:
 def test_bench_device_refuses_what_it_cannot_measure(measure: Run, options: tuple[str, ...]) -> None:
     code, out, err = measure("device", *options)
     assert code == 51 and err.count("\n") == 1 and options[0] in err and not out
-
-
-def test_names_given_twice_count_once(measure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import ablation
-    from benchmarks.claims import run as claims
-
-    asked: list[object] = []
-
-    def noted(parts: object, *_: object, **options: object) -> None:
-        asked.append(options.get("only", parts))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(claims, "bench_claims", noted)
-    monkeypatch.setattr(ablation, "evaluate_ablation", noted)
-    for command in (("claims", "--part"), ("ablation", "--only")):
-        code, _, err = measure(*command, "a", command[-1], "b", command[-1], "a")
-        assert (code, err) == (130, "arr-stream: interrupted\n")
-    assert asked == [("a", "b"), ("a", "b")]
 
 
 def test_json_log(run: Run, clip: Path) -> None:

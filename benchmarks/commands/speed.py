@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from benchmarks.vlm.bench import Part
 
-QUICK_SIZE = "512x512"
 LEAST_SIDE_PX = 32
 """One cell; queries are asked for a part of it."""
 
@@ -32,50 +31,6 @@ class PartName(StrEnum):
     modes = "modes"
     end_to_end = "end-to-end"
     memory = "memory"
-
-
-def claims(
-    part: Annotated[
-        list[str] | None,
-        typer.Option("--part", help="video, projection, texture or regions; repeat it for several. All of them."),
-    ] = None,
-    clip_model: Annotated[
-        list[str] | None,
-        typer.Option("--clip-model", help="Model to time, NAME:random without weights (ViT-B-16:random and tiny)."),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(help="Frame size, WIDTHxHEIGHT; 1024x1024, as claimed, and for video 864x480 beside it."),
-    ] = None,
-    repeats: Repeats = 5,
-    threads: Threads = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help=f"Frames of {QUICK_SIZE}, the tiny model, few rounds and scenes.")
-    ] = False,
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Measure every claim of the design: what was claimed, what is measured, how, and whether it holds."""
-    settings = cpu_settings("claims", preset, overrides)
-    size_wh = parse_size(size or (QUICK_SIZE if quick else "1024x1024"))
-
-    from arr_stream.processes import usable_cores
-    from benchmarks.claims.base import ClaimsPlan
-    from benchmarks.claims.run import PARTS, bench_claims
-
-    plan = ClaimsPlan(
-        settings,
-        tuple(dict.fromkeys(clip_model or (("tiny",) if quick else ("ViT-B-16:random", "tiny")))),
-        size_wh,
-        (size_wh,) if size or quick else ((864, 480), size_wh),
-        rounds=min(repeats, 2) if quick else repeats,
-        between=4 if quick else 10,
-        scenes=3 if quick else 10,
-        threads=threads or usable_cores(),
-        progress=say,
-    )
-    show(bench_claims(tuple(dict.fromkeys(part or PARTS)), plan), as_json=as_json)
 
 
 def query(

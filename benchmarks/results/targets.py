@@ -114,18 +114,6 @@ def compared(table: ResultTable, heading: str, tokens: str) -> tuple[dict[str, f
     return ours, {name: share for name, share in shares.items() if name != ORACLE and name not in ours}
 
 
-def _claim(what: str) -> Callable[[Record], float | None]:
-    """A figure of `claims`."""
-
-    def value(record: Record) -> float | None:
-        for claim in record.runs[0].result["claims"]:
-            if claim["what"] == what:
-                return None if claim["measured"] is None else float(claim["measured"])
-        return None
-
-    return value
-
-
 def _ahead(asked: str, tokens: str) -> Callable[[Record], float | None]:
     """How far `compare` has ours ahead of the best other choice, on sequences with masks."""
 
@@ -339,8 +327,6 @@ STAGES = (
 )
 OURS = "ours"
 """The way of ours that understands what the questions are about."""
-MODEL = "ViT-B-16:random"
-SIZES = ("864x480", "1024x1024")
 
 TARGETS: tuple[Target, ...] = (
     *(
@@ -500,20 +486,6 @@ TARGETS: tuple[Target, ...] = (
         "tune",
         0.03,
         _gain("first box"),
-    ),
-    *(
-        Target(
-            f"All of perception on {size}, amortised, against {against}",
-            "claims",
-            limit,
-            _claim(f"{MODEL}, {size}: video, against {claimed}"),
-            unit="times",
-        )
-        for against, limit, claimed in (
-            ("a dense pass of CLIP on every frame", 15, "a dense pass on every frame"),
-            ("encoding 273 crops", 280, "273 crops, the larger claim"),
-        )
-        for size in SIZES
     ),
     Target(
         "On a GPU, a frame of 1024x1024 between keyframes, whatever is asked",
