@@ -18,9 +18,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    *(quality.compare, quality.ablation, quality.interval, quality.cascade, quality.atlas, quality.clusters),
+    *(quality.compare, quality.cascade, quality.atlas, quality.clusters),
     *(quality.localisation, quality.meaning, quality.entering, quality.answers),
-    *(quality.returns, quality.small_text, quality.spending, quality.summaries),
+    *(quality.returns, quality.small_text, quality.summaries),
     *(quality.carry, quality.flow, quality.text),
     *(speed.query, speed.device, speed.vlm, speed.serving, speed.live, speed.batch),
     results,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from arr_stream.config import Settings
-from arr_stream.keyframes.base import PARTS
+from arr_stream.keyframes.base import PARTS, PartName, PartValue
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
-from arr_stream.keyframes.generate import InStepKeyframes, make_generator
+from arr_stream.keyframes.generate import InStepKeyframes, Job, KeyframeGenerator, KeyframeRequest, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, FloatArray, Frame
-from benchmarks.ablation_runs import Made, RememberedGenerator
 
 
 def shown_detail(cells: Allocation, shape_hw: tuple[int, int]) -> FloatArray:
@@ -27,6 +28,47 @@ def shown_detail(cells: Allocation, shape_hw: tuple[int, int]) -> FloatArray:
         for row, column in zip(cells.rows[cells.level == level], cells.columns[cells.level == level], strict=True):
             shown[row : row + span, column : column + span] = 0.25 ** max(level, 0)
     return shown
+
+
+Made = dict[tuple[int, PartName], tuple[PartValue, str, float]]
+
+
+class RememberedGenerator:
+    """A generator that makes each part of a frame once, however often it is asked for.
+
+    Args:
+        inner: Makes them.
+        made: What was made, by frame and part, and whether text was to be read.
+        parts: What is made at all.
+
+    Attributes:
+        spent_ms, owed_ms: What making took, and what it would have taken without a memory.
+    """
+
+    def __init__(self, inner: KeyframeGenerator, made: Made, parts: Iterable[PartName]) -> None:
+        self._inner = inner
+        self._made = made
+        self._parts = frozenset(parts)
+        self.spent_ms = 0.0
+        self.owed_ms = 0.0
+
+    def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
+        # What is found in a part of the picture depends on what was known before, which differs from run to run.
+        jobs = self._inner.jobs(replace(request, text_before=None))
+        return {
+            part: partial(self._make, (request.frame.index, part), jobs[part]) for part in jobs if part in self._parts
+        }
+
+    def _make(self, key: tuple[int, PartName], job: Job) -> tuple[PartValue, str]:
+        if key not in self._made:
+            started = time.perf_counter()
+            value, backend = job()
+            took_ms = (time.perf_counter() - started) * 1e3
+            self._made[key] = value, backend, took_ms
+            self.spent_ms += took_ms
+        value, backend, took_ms = self._made[key]
+        self.owed_ms += took_ms
+        return value, backend
 
 
 class OurChoice:

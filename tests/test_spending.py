@@ -24,8 +24,6 @@ from arr_stream.selection.spending import LOWEST_PRICE, Offer, Purse, Spending, 
 from arr_stream.types import Frame
 from arr_stream.vlm.live_watcher import LiveWatcher
 from arr_stream.vlm.watcher import Plan, Watcher
-from benchmarks.scenes.photographs import visit_footage
-from benchmarks.spending import EACH_FRAME, METHODS, OVER_TIME, evaluate_spending, held_footage
 from tests.conftest import Run
 from tests.media import write_video
 from tests.scenes import background, moving_square, square_cells
@@ -299,23 +297,3 @@ def test_a_live_model_pays_for_the_frames_that_it_is_handed(visited: list[Frame]
     handed = set(range(40)) - set(passed)
     assert {0, 39} <= handed and len(passed) == len(set(passed)) > 0
     assert {patches.index for patches in viewer.shown} <= handed
-
-
-def test_visits_are_measured_three_ways_at_the_same_cost() -> None:
-    (clip,) = visit_footage(20, 20, sceneries=("coffee",), size_wh=(320, 192))
-    base = Settings().with_values({"keyframes.text": "none"})
-    report = evaluate_spending([clip], [60.0], base.with_values({"selection.budget": "12"}))
-    rows = {row.method: row for row in report.rows}
-    assert tuple(rows) == METHODS and len(report.tables[0].rows) == len(METHODS)
-    over_time, each_frame = rows[OVER_TIME], rows[EACH_FRAME]
-    assert over_time.event > 2 * over_time.quiet
-    assert over_time.sent > each_frame.sent and over_time.up_to_date > each_frame.up_to_date
-    assert each_frame.tokens_per_frame == pytest.approx(over_time.tokens_per_frame, abs=0.5)
-
-
-def test_a_held_clip_moves_only_in_its_middle() -> None:
-    (clip,) = visit_footage(2, 6, sceneries=("coffee",), size_wh=(320, 192))
-    held = held_footage(clip, 4)
-    truths = list(held.truths())
-    assert [truth.moving is None for truth in truths] == [True] * 4 + [False] * 10 + [True] * 4
-    assert len(list(held.frames())) == len(truths)

@@ -39,11 +39,6 @@ CLUSTERERS = ("grid", "slic-skimage", "features", "merge")
 
 _Name = TypeVar("_Name", bound=str)
 
-AnyFootage = Annotated[
-    Path | None,
-    typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or clips with truth files; generated without it."),
-]
-MostFrames = Annotated[int | None, typer.Option("--frames", min=2, help="Frames of each sequence; all without it.")]
 FramesEach = Annotated[int, typer.Option("--frames", min=1, help="Frames of each sequence.")]
 Tokens = Annotated[list[int] | None, typer.Option("--budget", min=1, help="Tokens a frame (40, 101 and 273).")]
 
@@ -114,80 +109,6 @@ def compare(
     budgets = list(dict.fromkeys(budget or ["10%", "25%"]))
     report = measure(footage, budgets, settings, makers, seeds=seeds, holdout=holdout, progress=say)
     present(report, as_json=as_json, plot=plot, draw=plot_compare, force=force)
-
-
-def ablation(
-    data: AnyFootage = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", help="A part by its name in the report; repeat it for several.")
-    ] = None,
-    frames: MostFrames = None,
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Switch each part off, or exchange it, in turn: coverage, context, stability and time beside the default."""
-    settings = cpu_settings("ablation", preset, overrides)
-
-    from benchmarks.ablation import evaluate_ablation
-
-    parts = tuple(dict.fromkeys(only or ()))
-    report = evaluate_ablation(data, only=parts, settings=settings, most_frames=frames, progress=say)
-    show(report, as_json=as_json)
-
-
-def interval(
-    data: AnyFootage = None,
-    every: Annotated[
-        list[int] | None, typer.Option("--every", min=1, help="Frames from keyframe to keyframe; 1 to 120 without it.")
-    ] = None,
-    frames: MostFrames = None,
-    clips: Annotated[int, typer.Option(min=1, help="Generated clips that texts are asked of.")] = 4,
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-    plot: Plot = None,
-    force: Force = False,
-) -> None:
-    """Keyframe intervals against quality and cost, and the knee of the one over the other."""
-    settings = cpu_settings("interval", preset, overrides)
-    check_picture(plot, force=force)
-    if every is not None and len(set(every)) < 2:
-        raise InvalidSetting(f"--every {every[0]} alone is no curve", remedy="name at least two intervals")
-
-    from benchmarks.interval import INTERVALS, evaluate_interval, plot_interval
-
-    report = evaluate_interval(
-        data, intervals=every or INTERVALS, settings=settings, most_frames=frames, clips=clips, progress=say
-    )
-    present(report, as_json=as_json, plot=plot, draw=plot_interval, force=force)
-
-
-def spending(
-    data: Annotated[
-        Path | None, typer.Argument(help="Folder with frames/SEQ and masks/SEQ; generated visits alone without it.")
-    ] = None,
-    per_second: Annotated[
-        list[float] | None, typer.Option(min=1, help="Tokens a second; may be given again (100 and 300).")
-    ] = None,
-    quiet: Annotated[int, typer.Option(min=2, help="Frames at rest before an event, and after it.")] = 90,
-    frames: MostFrames = None,
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Quiet, an event, quiet: a budget over time beside the same number of tokens on every frame."""
-    settings = cpu_settings("spending", preset, overrides)
-
-    from benchmarks.scenes.footage import davis_footage
-    from benchmarks.scenes.photographs import visit_footage
-    from benchmarks.spending import evaluate_spending, held_footage
-
-    clips = visit_footage(quiet, frames or 60)
-    if data is not None:
-        clips += [held_footage(clip, quiet) for clip in davis_footage(data, frames)]
-    rates = list(dict.fromkeys(per_second or [100.0, 300.0]))
-    show(evaluate_spending(clips, rates, settings, progress=say), as_json=as_json)
 
 
 def returns(

@@ -2,7 +2,6 @@
 
 `generated_footage`: photographs that scikit-image carries. Three things stand on each, and one moves over it. In half
 of the scenes they are generated shapes, in the other half pieces of the other photographs.
-`visit_footage`: the same scenes at rest, but for the time that a thing takes to cross them.
 `returning_footage`: the same things leave such a scene and come back elsewhere; `circling_footage`: they stay for long.
 `text_footage`: photographs with outlined words.
 
@@ -99,28 +98,6 @@ def _footage(
             yield Truth(mask, (mask,), moving=mask)
 
     return Footage(name, "generated", camera, words, lambda: GeneratedSource(name, pictures, frames), truths)
-
-
-def visit_footage(
-    quiet_frames: int = 90,
-    visit_frames: int = 60,
-    *,
-    sceneries: tuple[str, ...] = SCENERIES,
-    size_wh: tuple[int, int] = SIZE_WH,
-) -> list[Footage]:
-    """Scenes under a still camera that a thing enters on the left and leaves on the right, quiet before and after.
-
-    Args:
-        quiet_frames: Before it comes, and again after it has gone.
-        visit_frames: While it crosses.
-        sceneries: Photographs.
-        size_wh: Of the frames.
-    """
-    frames = 2 * quiet_frames + visit_frames
-    ends_px = [-_THING_PX / 2, size_wh[0] + _THING_PX / 2]
-    along = np.interp(np.arange(frames), [quiet_frames - 1, frames - quiet_frames], ends_px)
-    path = np.stack([along, np.full(frames, size_wh[1] / 2)], axis=1)
-    return [_walk(number, name, f"{name}, a visit", "still", path, size_wh) for number, name in enumerate(sceneries)]
 
 
 SHOWN, WAY = 30, 10
