@@ -20,7 +20,7 @@ app = typer.Typer(
 for command in (
     *(quality.compare, quality.cascade, quality.atlas, quality.clusters),
     *(quality.localisation, quality.meaning, quality.entering, quality.answers),
-    *(quality.returns, quality.small_text, quality.summaries),
+    *(quality.small_text, quality.summaries),
     *(quality.carry, quality.flow, quality.text),
     *(speed.query, speed.device, speed.vlm, speed.serving, speed.live, speed.batch),
     results,

@@ -111,40 +111,6 @@ def compare(
     present(report, as_json=as_json, plot=plot, draw=plot_compare, force=force)
 
 
-def returns(
-    data: Annotated[
-        Path | None, typer.Argument(help="Folder with frames/SEQ and masks/SEQ; generated scenes alone without it.")
-    ] = None,
-    gone: Annotated[
-        list[int] | None, typer.Option(min=1, help="Frames without the object; may be given again (10, 30 and 60).")
-    ] = None,
-    long: Annotated[int, typer.Option(min=0, help="Frames to follow an object for; 0 for none.")] = 1000,
-    budget: Annotated[str, typer.Option(help="Tokens a frame, or a share.")] = "10%",
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """An object that leaves and comes back, and one that is followed for long, asked for by its first box."""
-    settings = cpu_settings("returns", preset, overrides).with_values({"selection.budget": budget})
-
-    from benchmarks.returns import cutaway, evaluate_returns, pasted, to_and_fro
-    from benchmarks.scenes.footage import davis_footage
-    from benchmarks.scenes.photographs import circling_footage, returning_footage
-
-    times = list(dict.fromkeys(gone or [10, 30, 60]))
-    clips = [(clip, "generated", frames) for clip, frames in returning_footage(times)]
-    longs = circling_footage(long) if long else []
-    if data is not None:
-        sequences = davis_footage(data)
-        for frames in times:
-            for clip, other in zip(sequences, sequences[3:] + sequences[:3], strict=True):
-                clips.append((pasted(clip, other, frames), "pasted", frames))
-            for clip, other in zip(sequences, sequences[5:] + sequences[:5], strict=True):
-                clips.append((cutaway(clip, other, frames), "cutaway", frames))
-        longs += [to_and_fro(clip, long) for clip in sequences] if long else []
-    show(evaluate_returns(clips, longs, settings, progress=say), as_json=as_json)
-
-
 def cascade(
     data: Annotated[
         Path | None, typer.Argument(help="Folder with frames/SEQ and masks/SEQ; generated scenes alone without it.")

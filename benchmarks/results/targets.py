@@ -428,26 +428,6 @@ TARGETS: tuple[Target, ...] = (
         unit="times",
     ),
     Target(
-        "What left for 30 frames, found within ten of its return",
-        "returns",
-        0.8,
-        _figure("leaves and comes back", "found", "all"),
-    ),
-    Target(
-        "Something else taken for it",
-        "returns",
-        0.02,
-        _figure("leaves and comes back", "false finds", "all"),
-        at_least=False,
-        unit="times a minute",
-    ),
-    Target(
-        "A box followed over 1,000 frames: coverage at the end, of that at frame 100",
-        "returns",
-        0.95,
-        _figure("followed for long", "of that", "davis"),
-    ),
-    Target(
         "Text found on photographs (ICDAR 2015): recall of its pixels",
         "text",
         0.8,

@@ -2,7 +2,6 @@
 
 `generated_footage`: photographs that scikit-image carries. Three things stand on each, and one moves over it. In half
 of the scenes they are generated shapes, in the other half pieces of the other photographs.
-`returning_footage`: the same things leave such a scene and come back elsewhere; `circling_footage`: they stay for long.
 `text_footage`: photographs with outlined words.
 
 So the same scene exists with every camera, and what differs between two results is the camera alone.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -70,23 +69,12 @@ def generated_footage(
 
 
 def _generated(number: int, scenery: str, camera: Camera, frames: int, size_wh: tuple[int, int]) -> Footage:
+    """Return a scene as footage; it is made when its frames are first read."""
+    name = f"{scenery}, {camera}"
+
+    @lru_cache(maxsize=1)
     def scene() -> _Scene:
         return _make_scene(number, scenery, camera, frames, size_wh)
-
-    return _footage(number, f"{scenery}, {camera}", camera, scene, frames, size_wh, _thing(number).words)
-
-
-def _footage(
-    number: int,
-    name: str,
-    camera: Camera,
-    make: Callable[[], _Scene],
-    frames: int,
-    size_wh: tuple[int, int],
-    words: str | None = None,
-) -> Footage:
-    """A scene as footage; it is made when its frames are first read."""
-    scene = lru_cache(maxsize=1)(make)
 
     def pictures() -> Iterator[ByteArray]:
         for index in range(frames):
@@ -97,75 +85,9 @@ def _footage(
             mask = _seen(scene(), index, size_wh)[1]
             yield Truth(mask, (mask,), moving=mask)
 
-    return Footage(name, "generated", camera, words, lambda: GeneratedSource(name, pictures, frames), truths)
-
-
-SHOWN, WAY = 30, 10
-"""Frames for which a thing is shown before it leaves and after it is back, and that it takes to leave or to enter."""
-
-
-def returning_footage(
-    gone: Sequence[int], *, sceneries: tuple[str, ...] = SCENERIES, size_wh: tuple[int, int] = SIZE_WH
-) -> list[tuple[Footage, int]]:
-    """Scenes whose thing leaves by one side and comes back by either; for each how many frames it is gone.
-
-    Args:
-        gone: Frames without the thing; each scene has every one of them, under a camera in turn.
-        sceneries: Photographs.
-        size_wh: Of the frames.
-    """
-    made = []
-    for number, name in enumerate(sceneries):
-        for turn, frames_gone in enumerate(gone):
-            path = away_path(frames_gone, size_wh, _THING_PX / 2, np.random.default_rng((number, frames_gone, 7)))
-            title = f"{name}, gone {frames_gone}"
-            made.append(
-                (_walk(number, name, title, CAMERAS[(number + turn) % len(CAMERAS)], path, size_wh), frames_gone)
-            )
-    return made
-
-
-def circling_footage(
-    count: int, *, sceneries: tuple[str, ...] = SCENERIES, size_wh: tuple[int, int] = SIZE_WH
-) -> list[Footage]:
-    """Scenes whose thing goes round in the frame for so many frames."""
-    turn = np.arange(count) * 2 * math.pi / 240
-    path = np.stack([0.5 + 0.3 * np.cos(turn), 0.5 + 0.25 * np.sin(2 * turn)], axis=1) * size_wh
-    return [
-        _walk(number, name, f"{name}, round", CAMERAS[number % len(CAMERAS)], path, size_wh)
-        for number, name in enumerate(sceneries)
-    ]
-
-
-def away_path(gone: int, size_wh: tuple[int, int], reach: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """`[T, 2]`, the middle of a thing in the frame: shown, out by a side, gone (NaN), in by a side elsewhere, shown.
-
-    Args:
-        gone: Frames without it.
-        size_wh: Of the frame.
-        reach: How far the thing reaches from its middle, in pixels.
-        rng: Chooses places, sides and speed.
-    """
-    here, there = (rng.uniform(0.3, 0.7, 2) * size_wh for _ in range(2))
-    outs = [size_wh[0] + reach if right else -reach for right in rng.integers(0, 2, 2)]
-    drift = rng.uniform(-1.5, 1.5, 2) * np.arange(SHOWN)[:, None] * (1, 0.3)
-    last = here + drift[-1]
-    steps = np.arange(1, WAY + 1)[:, None] / WAY
-    leaves = last + steps * (np.array([outs[0], last[1]]) - last)
-    enters = there + (1 - steps) * (np.array([outs[1], there[1]]) - there)
-    return np.concatenate([here + drift, leaves, np.full((gone, 2), np.nan), enters, there + drift])
-
-
-def _walk(
-    number: int, scenery: str, name: str, camera: Camera, path: npt.NDArray[np.float64], size_wh: tuple[int, int]
-) -> Footage:
-    """A scene whose thing is where `path` `[T, 2]` says, in the frame; nowhere at NaN."""
-
-    def scene() -> _Scene:
-        made = _make_scene(number, scenery, camera, len(path), size_wh)
-        return replace(made, path_xy=made.corner_xy + np.nan_to_num(path, nan=-10 * size_wh[0]))
-
-    return _footage(number, name, camera, scene, len(path), size_wh)
+    return Footage(
+        name, "generated", camera, _thing(number).words, lambda: GeneratedSource(name, pictures, frames), truths
+    )
 
 
 def _make_scene(number: int, scenery: str, camera: Camera, frames: int, size_wh: tuple[int, int]) -> _Scene:
