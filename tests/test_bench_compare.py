@@ -19,14 +19,13 @@ from arr_stream.evaluation.tables import ResultTable
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Frame, Grid, IntArray
 from benchmarks.comparison.compare import compare
-from benchmarks.comparison.holdout import held_out_weights
 from benchmarks.comparison.plot import plot_compare
 from benchmarks.comparison.report import ORACLE, OURS, CompareReport, CompareRow, tables
 from benchmarks.comparison.truth import KnownClip, Score, best_score, score_choices
 from benchmarks.rivals import RULES
 from benchmarks.rivals.boxes import FOLLOWERS, RANKINGS
 from benchmarks.rivals.features import Pixels
-from benchmarks.scenes.footage import Footage, FootageKind, davis_footage
+from benchmarks.scenes.footage import Footage, FootageKind
 from benchmarks.scenes.photographs import generated_footage
 from tests.conftest import Run
 from tests.test_evaluate_davis import squares, write_sequence
@@ -77,14 +76,6 @@ def test_scored_as_coverage_is_scored_everywhere_else(width: int, height: int, s
     assert score.context == pytest.approx(score_cells(mask, xyxy, grid.cell_px)[1], abs=1e-6)
     assert score.object <= oracle(mask, (grid.rows, grid.columns), int(fine.sum())) + 1e-6
     assert score.tokens == count
-
-
-@given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 2**32 - 1))
-def test_every_pixel_is_in_one_cell(width: int, height: int, seed: int) -> None:
-    mask = np.random.default_rng(seed).random((height, width)) < 0.5
-    counts = pixels_by_cell(mask, (Grid.for_size((width, height)).rows, Grid.for_size((width, height)).columns))
-    assert counts.shape == (Grid.for_size((width, height)).rows, Grid.for_size((width, height)).columns)
-    assert counts.sum() == mask.sum()
 
 
 def test_detail_counts_coarse_cells_by_their_resolution() -> None:
@@ -221,24 +212,6 @@ def test_rules_that_beat_ours_are_named_best_first() -> None:
     assert alone.note.endswith("Ahead of ours at 10%: two by 0.250, one by 0.125.")
 
 
-def test_rules_that_lose_nothing_where_the_camera_moves_are_named() -> None:
-    rows = [
-        _row(name, f"{name} {camera}", share, kind="generated", camera=camera)
-        for name, shares in (
-            ("frame difference", (0.9, 0.2, 0.9)),
-            ("Efficient Video Sampling", (0.9, 0.3, 0.1)),
-            ("EVS per frame", (0.0, 0.0, 0.0)),
-        )
-        for camera, share in zip(("still", "panning", "shaking"), shares, strict=True)
-    ]
-    made = {table.title: table for table in tables(CompareReport(tuple(rows), {}))}
-    table = made["What moves, by camera: generated scenes"]
-    assert _column(table, "lost by shaking") == pytest.approx([0.0, 0.8, 0.0])
-    note = table.note
-    assert "lose nothing by panning: none." in note
-    assert "lose nothing by shaking: frame difference at 10%." in note
-
-
 def test_the_oracle_is_the_best_of_every_frame(report: CompareReport) -> None:
     for clip in generated_footage(8, sceneries=("coffee",), size_wh=SMALL_WH):
         masks = [truth.object for truth in clip.truths()]
@@ -265,48 +238,10 @@ def test_each_truth_has_an_oracle_of_its_own_on_the_frames_where_it_is() -> None
     assert (score.object, score.moving, score.text) == (0.5, None, 0.75)
 
 
-def test_the_oracle_is_no_rule() -> None:
-    rows = [
-        replace(row, camera=camera)
-        for camera in ("still", "panning")
-        for row in (_row(OURS, camera, 0.5), _row("drop", camera, 0.25), _row(ORACLE, camera, 0.75, rule_ms=None))
-    ]
-    objects, cameras, cost = tables(CompareReport(tuple(rows), {}))
-    assert _column(objects, "method") == _column(cameras, "method") == ["arr-stream, no query", "drop", "oracle"]
-    assert objects.rows[-1][2:6] == (0.75, None, None, None)
-    assert objects.note.endswith("No rule is ahead of ours.") and cameras.note.endswith("No rule is ahead of ours.")
-    assert _column(cost, "method") == ["arr-stream, no query", "drop"]
-    told = [replace(row, score=replace(row.score, object=None, moving=None, text=row.score.object)) for row in rows]
-    text = tables(CompareReport(tuple(told), {}))[0]
-    assert _column(text, "method")[-1] == "oracle" and _column(text, "text")[-1] == 0.75
-
-
 def _real(*names: str, kind: FootageKind) -> list[Footage]:
     """Generated scenes as real footage, by the name of their photograph."""
     found = generated_footage(8, sceneries=names, size_wh=SMALL_WH)[::3]
     return [replace(clip, kind=kind, words=None, name=name) for clip, name in zip(found, names, strict=True)]
-
-
-def test_held_out_weights_know_nothing_of_their_set() -> None:
-    one, other = _real("astronaut", "rocket", kind="davis")
-    (coffee,) = _real("coffee", kind="fixed")
-    aside = replace(coffee, name="pets_coffee")
-    found, again = (held_out_weights([clip, aside], QUICK) for clip in (one, other))
-    assert found["davis"] == again["davis"] != Settings.load("untuned").scoring
-    assert found["pets"] != again["pets"]
-
-
-def test_held_out_figures_stand_beside_ours() -> None:
-    clips = [*_real("astronaut", kind="davis"), *_real("rocket", kind="webcam")]
-    made = compare(clips, ["12"], QUICK, {"pixels": Pixels()}, seeds=1, holdout=True)
-    fitted = "arr-stream, no query, fitted on other sets"
-    shown = [table for table in tables(made) if "without any query" in table.title]
-    assert len(shown) == 2
-    for table in shown:
-        assert _column(table, "method")[:2] == ["arr-stream, no query", fitted]
-        assert _column(table, "ours +")[:2] == [None, None]
-    others = [table for table in tables(made) if table.title.startswith(("Coverage asked", "Cost"))]
-    assert others and not any("fitted" in str(row) for table in others for row in table.rows)
 
 
 def test_pictures_are_drawn(report: CompareReport, tmp_path: Path) -> None:
@@ -320,16 +255,6 @@ class _Index:
 
     def features(self, frame: Frame, grid: Grid) -> np.ndarray:
         return np.full((grid.rows, grid.columns, 2), float(frame.index), np.float32)
-
-
-def test_several_makers_of_features_are_told_apart(tmp_path: Path) -> None:
-    write_sequence(tmp_path, "square", squares(5, step_px=6))
-    made = compare(davis_footage(tmp_path), ["2"], QUICK, {"pixels": Pixels(), "other": _Index()}, seeds=1)
-    assert [row.features for row in made.rows if row.method == "VidCom2"] == ["pixels", "other"]
-    assert made.features == {"pixels": "pixels", "other": "index"}
-    (alone,) = (table for table in tables(made) if table.title.startswith("Coverage without any query"))
-    labels = _column(alone, "method")
-    assert {"VidCom2 (pixels)", "VidCom2 (other)", "uniform grid"} <= set(labels)
 
 
 def test_the_command(measure: Run, tmp_path: Path) -> None:
@@ -352,7 +277,6 @@ def _wrong() -> Iterator[tuple[list[object], str]]:
     yield ["--kind", "photos", "--features", "pixels"], "give a folder with text/icdar2015"
     yield ["--kind", "samples", "--samples", "nowhere", "--features", "pixels"], "--samples"
     yield ["nowhere", "--features", "pixels"], "no footage that is known here"
-    yield ["--kind", "generated", "--features", "pixels", "--holdout"], "--holdout: 0 data sets of real footage"
 
 
 @pytest.mark.parametrize(("arguments", "said"), list(_wrong()))

@@ -83,10 +83,6 @@ def compare(
     samples: Annotated[Path, typer.Option(help="Folder with clips and truth files.")] = SAMPLES,
     max_frames: Annotated[int | None, typer.Option(min=2, help="Most frames of a clip.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Random choices.")] = 5,
-    holdout: Annotated[
-        bool,
-        typer.Option("--holdout", help="Also show ours on each data set of real footage, fitted to the other sets."),
-    ] = False,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
@@ -107,7 +103,7 @@ def compare(
     wanted = [each for each in KINDS if each in kind] if kind else None
     footage = list(all_footage(data, wanted, samples, max_frames, say))
     budgets = list(dict.fromkeys(budget or ["10%", "25%"]))
-    report = measure(footage, budgets, settings, makers, seeds=seeds, holdout=holdout, progress=say)
+    report = measure(footage, budgets, settings, makers, seeds=seeds, progress=say)
     present(report, as_json=as_json, plot=plot, draw=plot_compare, force=force)
 
 

@@ -14,14 +14,13 @@ from itertools import chain
 from typing import Any
 
 import arr_stream
-from arr_stream.config import ScoringSettings, Settings
+from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.timing import timed
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
-from benchmarks.comparison.holdout import data_set, held_out_weights
 from benchmarks.comparison.report import ASKED, ORACLE, OURS, CompareReport, CompareRow
 from benchmarks.comparison.truth import KnownClip, best_score, known_clip, score_choices
 from benchmarks.rivals import RULES, Clip, Rule
@@ -38,7 +37,6 @@ def compare(
     features: Mapping[str, FeatureMaker],
     *,
     seeds: int = 5,
-    holdout: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CompareReport:
     """Run everything on every clip.
@@ -49,22 +47,18 @@ def compare(
         settings: Of ours.
         features: What rules on features look at, by short names; each rule runs once with each.
         seeds: Random choices.
-        holdout: Run ours without a query also with weights that were fitted to the other data sets.
         progress: Told what comes next.
 
     Raises:
         EvaluationDataError: No clips, or truths that do not fit their frames.
         BudgetError: A budget that does not fit a clip's grid.
-        InvalidSetting: `holdout` with fewer than two data sets of real footage.
     """
     rows: list[CompareRow] = []
-    clips = list(footage)
-    held_out = held_out_weights(clips, settings, progress) if holdout else {}
-    for clip in clips:
+    for clip in footage:
         progress(f"{clip.kind}: {clip.name}")
         if not rows:
             _warm_up(clip, settings, features.values())
-        rows += _on_clip(clip, budgets, settings, held_out.get(data_set(clip)), features, seeds)
+        rows += _on_clip(clip, budgets, settings, features, seeds)
     if not rows:
         raise EvaluationDataError("nothing to compare on", remedy="give a folder with footage, or another --kind")
     return CompareReport(tuple(rows), {short: maker.name for short, maker in features.items()})
@@ -84,7 +78,6 @@ def _on_clip(
     clip: Footage,
     budgets: Sequence[str],
     settings: Settings,
-    weights: ScoringSettings | None,
     features: Mapping[str, FeatureMaker],
     seeds: int,
 ) -> Iterator[CompareRow]:
@@ -98,7 +91,7 @@ def _on_clip(
     for budget in budgets:
         tokens = budget_tokens(budget, known.grid.cells)
         runs = chain(
-            _our_runs(clip, known, settings, weights, tokens),
+            _our_runs(clip, known, settings, tokens),
             _rival_runs(plain, described, tokens, seeds) if plain is not None else (),
             _boxed_runs(followed, known.grid, tokens),
             [_Run(ORACLE, (), None)],
@@ -119,7 +112,6 @@ def _on_clip(
                 rule_ms=run.rule_ms,
                 before_ms=run.before_ms,
                 needed=run.needed,
-                held_out=run.held_out,
             )
 
 
@@ -135,18 +127,12 @@ class _Run:
     seed: int = 0
     before_ms: float = 0.0
     needed: str = ""
-    held_out: bool = False
 
 
-def _our_runs(
-    clip: Footage, known: KnownClip, settings: Settings, weights: ScoringSettings | None, tokens: int
-) -> Iterator[_Run]:
-    """Yield ours under every question, and again without one, with other weights where there are any."""
+def _our_runs(clip: Footage, known: KnownClip, settings: Settings, tokens: int) -> Iterator[_Run]:
+    """Yield ours under every question."""
     for asked, queries in _questions(clip, known):
         yield _Run(OURS, *_ours(clip, settings, tokens, queries), asked=asked)
-        if weights is not None and not queries:
-            fitted = settings.model_copy(update={"scoring": weights})
-            yield _Run(OURS, *_ours(clip, fitted, tokens, queries), asked=asked, held_out=True)
 
 
 def _rival_runs(plain: Clip, described: Mapping[str, Clip], tokens: int, seeds: int) -> Iterator[_Run]:

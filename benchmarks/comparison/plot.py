@@ -53,7 +53,7 @@ def _styles(report: CompareReport) -> dict[Method, dict[str, Any]]:
     makers = list(report.features)
     for method in every:
         if method.ours:
-            colour, line = _OURS[ours.index(method.asked) % len(_OURS)], "--" if method.held_out else "-"
+            colour, line = _OURS[ours.index(method.asked) % len(_OURS)], "-"
             styles[method] = {"color": colour, "marker": "o", "linestyle": line, "linewidth": 2.4, "zorder": 3}
             styles[method]["label"] = method.label
             continue

@@ -38,7 +38,6 @@ class CompareRow:
         rule_ms: The choice alone; for ours all of it, keyframes included; None for the oracle.
         before_ms: What has to be computed of every frame before the choice.
         needed: What that is, empty for nothing.
-        held_out: For ours: with weights that were fitted to the other data sets.
         objects: What the truth is of, see `Footage`.
     """
 
@@ -55,7 +54,6 @@ class CompareRow:
     rule_ms: float | None
     before_ms: float
     needed: str
-    held_out: bool = False
     objects: Objects = "one"
 
     def facts(self) -> dict[str, Any]:
@@ -129,7 +127,6 @@ class Method:
     name: str
     asked: str
     features: str = ""
-    held_out: bool = False
 
     @property
     def ours(self) -> bool:
@@ -143,7 +140,7 @@ class Method:
     @property
     def label(self) -> str:
         if self.ours:
-            return f"{self.name}, {self.asked}{', fitted on other sets' if self.held_out else ''}"
+            return f"{self.name}, {self.asked}"
         return f"{self.name} ({self.features})" if self.features else self.name
 
 
@@ -158,7 +155,7 @@ def of(rows: Rows, method: Method) -> list[CompareRow]:
 
 
 def _method(row: CompareRow) -> Method:
-    return Method(row.method, row.asked, row.features, row.held_out)
+    return Method(row.method, row.asked, row.features)
 
 
 def mean(rows: Iterable[CompareRow], value: Callable[[CompareRow], float | None]) -> float | None:
@@ -197,7 +194,7 @@ def _objects(report: CompareReport, rows: Rows, kind: FootageKind, asked: str) -
     rows = [row for row in rows if row.footage in {each.footage for each in rows if each.method == OURS}]
     for budget in dict.fromkeys(row.budget for row in rows):
         shown = [row for row in rows if row.budget == budget]
-        ours = [row for row in shown if row.method == OURS and not row.held_out]
+        ours = [row for row in shown if row.method == OURS]
         for method in methods(shown):
             theirs = of(shown, method)
             figures = [
@@ -224,7 +221,7 @@ def _comparable(row: CompareRow, asked: str) -> bool:
 
 def _each_sequence(report: CompareReport, kind: FootageKind) -> ResultTable | None:
     """One line a sequence and budget: ours without a query and asked for what moves, beside rules on change."""
-    rows = [row for row in report.rows if row.kind == kind and row.score.object is not None and not row.held_out]
+    rows = [row for row in report.rows if row.kind == kind and row.score.object is not None]
     if not rows:
         return None
     ways = [(OURS, "no query"), (OURS, "words"), *((RULES[key].name, "no query") for key in _ON_CHANGE)]
@@ -310,7 +307,7 @@ def _cameras(report: CompareReport, kind: FootageKind) -> ResultTable | None:
     for budget in dict.fromkeys(row.budget for row in rows):
         shown = [row for row in rows if row.budget == budget]
         found = {method: _by_camera(of(shown, method)) for method in methods(shown)}
-        ours = next((moving for method, moving in found.items() if method.ours and not method.held_out), None)
+        ours = next((moving for method, moving in found.items() if method.ours), None)
         for method, moving in found.items():
             gaps += _gaps(budget, method, moving, ours)
             still = moving[0]
@@ -384,8 +381,8 @@ def _text(report: CompareReport, kind: FootageKind) -> ResultTable | None:
 
 
 def _cost(report: CompareReport) -> ResultTable:
-    """Milliseconds a frame, over all footage and budgets; other weights take the same time."""
-    timed = [row for row in report.rows if row.rule_ms is not None and not row.held_out]
+    """Milliseconds a frame, over all footage and budgets."""
+    timed = [row for row in report.rows if row.rule_ms is not None]
     rows = [row for row in timed if row.score.text is None] or timed
     lines: list[tuple[Value, ...]] = []
     ours = mean([row for row in rows if row.method == OURS and row.asked == "no query"], lambda row: row.rule_ms)
