@@ -18,11 +18,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    *(quality.compare, quality.cascade, quality.atlas, quality.clusters),
-    *(quality.localisation, quality.meaning, quality.entering, quality.answers),
-    *(quality.small_text, quality.summaries),
-    *(quality.carry, quality.flow, quality.text),
-    *(speed.query, speed.device, speed.vlm, speed.serving, speed.live, speed.batch),
+    quality.compare,
+    quality.cascade,
+    quality.localisation,
+    quality.meaning,
+    quality.entering,
+    quality.answers,
+    quality.small_text,
+    quality.carry,
+    quality.flow,
+    quality.text,
+    speed.query,
+    speed.device,
+    speed.vlm,
+    speed.serving,
+    speed.live,
+    speed.batch,
     results,
 ):
     app.command()(command)

@@ -26,7 +26,6 @@ from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.commands.speed import vlm as command
 from benchmarks.scenes.clips import panning as frames
-from benchmarks.vlm import summaries
 from benchmarks.vlm.bench import bench_vlm
 from benchmarks.vlm.memory import MemoryReport
 from benchmarks.vlm.model import Shape, Timed, random_model, timed_model
@@ -147,28 +146,6 @@ def test_a_model_from_disk_is_timed_like_any_other(tiny_qwen: Path) -> None:
     assert torch.allclose(ours, stock, atol=1e-4)
     report = bench_vlm(settings, parts=["end-to-end"], tokens=8, size_wh=(128, 128), seconds=1, runs=1, threads=1)
     assert report.model == str(tiny_qwen) and report.end_to_end is not None and report.end_to_end.stock_tokens == 16
-
-
-def test_summaries_are_compared_with_cells_at_equal_tokens(
-    small: Timed, tiny_qwen: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(summaries, "SHARES", (0.25, 1.0))
-    monkeypatch.setattr(summaries, "PARTS", (0.5,))
-    settings = Settings().with_values({"keyframes.text": "none", "vlm.model": str(tiny_qwen), "vlm.device": "cpu"})
-    models = [small.loaded, timed_model(settings, SMALL).loaded]
-    report = summaries.evaluate_summaries(settings, models, list(frames((256, 192), 2)))
-    assert report.frames == 4 and len(report.rows) == 2 * (3 + 2 * 3) and len(report.tables) == 2
-    rows = {(row.way, row.tokens): row for row in report.rows}
-    # With every cell the model is where it is with the whole frame; with summaries of one cell each too, but for order.
-    for way, most in {"chosen": 1e-5, "chosen, by size": 1e-5, "means by size, clusters": 0.02}.items():
-        whole = rows[way, 1.0]
-        assert max(whole.state, whole.divergence) < most and max(whole.features, whole.meaning) < 1e-5
-    quarter = {way: row for (way, tokens), row in rows.items() if tokens == 0.25}
-    assert all(row.state > 1e-4 and row.features > 0.01 for row in quarter.values())
-    assert quarter["means by size, clusters"].state < quarter["chosen"].state
-    assert quarter["means by size, clusters"].meaning < quarter["chosen"].meaning
-    assert quarter["means, clusters"].features == quarter["means by size, clusters"].features
-    assert quarter["chosen"].nearer == 0 and quarter["means by size, clusters"].nearer > 0.5
 
 
 def test_the_command_prints_json_and_tables() -> None:

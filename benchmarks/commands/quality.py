@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 SAMPLES = Path("sample_videos")
 HALF_CELLS_LEVEL = 4
-CLUSTERERS = ("grid", "slic-skimage", "features", "merge")
 
 _Name = TypeVar("_Name", bound=str)
 
@@ -133,53 +132,6 @@ def cascade(
     show(evaluate_cascade(cases, budget or [40, 101, 273], _clusterer(settings), level=level), as_json=as_json)
 
 
-def atlas(
-    data: Sequences,
-    clusters: Annotated[list[str] | None, typer.Option(help="Who makes the regions (slic-skimage).")] = None,
-    cluster_count: Annotated[list[int] | None, typer.Option(min=1, help="About how many regions (50).")] = None,
-    budget: Tokens = None,
-    frames: FramesEach = 2,
-    as_json: Json = False,
-) -> None:
-    """Pool tokens over regions and over an even grid: detail kept, and how well the object can be told apart."""
-    settings = {
-        f"{name} {count}": Settings().with_values({"keyframes.clusters": name, "keyframes.cluster_count": count})
-        for name in clusters or ["slic-skimage"]
-        for count in cluster_count or [50]
-    }
-
-    from arr_stream.evaluation.davis import load_sequences
-    from benchmarks.atlas import evaluate_atlas
-
-    makers = {name: _clusterer(each) for name, each in settings.items()}
-    show(evaluate_atlas(load_sequences(data), makers, budget or [40, 101, 273], frames), as_json=as_json)
-
-
-def summaries(
-    data: Sequences,
-    model: Annotated[list[str], typer.Option("--model", help="Qwen3-VL: a folder, or a hub name; repeat it.")],
-    frames: FramesEach = 3,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Sum up what was not chosen in a few tokens: how near does a model come to what it says of the whole frame?"""
-    settings = cpu_settings("summaries", preset, overrides)
-
-    from arr_stream.evaluation.davis import load_sequences
-    from arr_stream.threads import torch_threads
-    from arr_stream.vlm.qwen3_vl.loading import load
-    from benchmarks.vlm.summaries import evaluate_summaries, spread_frames
-
-    named = [settings.with_values({"vlm.model": each}) for each in model]
-    shown = [frame for footage in load_sequences(data) for frame in spread_frames(footage, frames)]
-    with torch_threads(threads):
-        models = [load(each.vlm, each.models) for each in named]
-        report = evaluate_summaries(settings, models, shown, progress=say)
-    show(report, as_json=as_json)
-
-
 def answers(
     model: Annotated[str, typer.Option(help="Qwen3-VL: `tiny`, a folder, or a hub name.")] = "tiny",
     pictures: Annotated[int, typer.Option(min=0, help="Pictures, six questions each.")] = 300,
@@ -222,27 +174,6 @@ def answers(
         else:
             report = measure(ways, pictures=pictures, crowded=crowded, clips=clips, shares=shares, **told)
     show(report, as_json=as_json)
-
-
-def clusters(
-    data: Sequences,
-    name: Annotated[
-        list[str] | None, typer.Option("--clusters", help=f"As keyframes.clusters ({', '.join(CLUSTERERS)}).")
-    ] = None,
-    every: Annotated[int, typer.Option(min=1, help="Look at each Nth frame.")] = 10,
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Divide frames with known objects: what is the best that whole regions can say of each?"""
-    settings = Settings.load(preset, overrides or ())
-    chosen = {each: settings.with_values({"keyframes.clusters": each}) for each in name or CLUSTERERS}
-
-    from arr_stream.evaluation.davis import load_sequences
-    from benchmarks.clusters import evaluate_clusters
-
-    makers = {each: _clusterer(values) for each, values in chosen.items()}
-    show(evaluate_clusters(load_sequences(data), makers, every=every, progress=say), as_json=as_json)
 
 
 def localisation(
