@@ -19,7 +19,6 @@ app = typer.Typer(
 )
 for command in (
     quality.compare,
-    quality.cascade,
     quality.localisation,
     quality.meaning,
     quality.entering,

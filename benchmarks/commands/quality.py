@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -31,10 +30,9 @@ from benchmarks.sizes import parse_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from arr_stream.keyframes.base import Clusterer, TextFinder
+    from arr_stream.keyframes.base import TextFinder
 
 SAMPLES = Path("sample_videos")
-HALF_CELLS_LEVEL = 4
 
 _Name = TypeVar("_Name", bound=str)
 
@@ -104,32 +102,6 @@ def compare(
     budgets = list(dict.fromkeys(budget or ["10%", "25%"]))
     report = measure(footage, budgets, settings, makers, seeds=seeds, progress=say)
     present(report, as_json=as_json, plot=plot, draw=plot_compare, force=force)
-
-
-def cascade(
-    data: Annotated[
-        Path | None, typer.Argument(help="Folder with frames/SEQ and masks/SEQ; generated scenes alone without it.")
-    ] = None,
-    budget: Tokens = None,
-    scenes: Annotated[int, typer.Option(min=1, help="Generated scenes.")] = 20,
-    frames: FramesEach = 2,
-    side: Annotated[int, typer.Option(min=64, help="Side of the square pictures in pixels.")] = 2048,
-    half_cells: Annotated[bool, typer.Option("--half-cells", help="Places of 16 px in place of cells.")] = False,
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Score every cell, or regions first: places scored, and coverage of the object by the chosen ones."""
-    settings = Settings.load(preset, overrides or ())
-
-    from arr_stream.evaluation.davis import load_sequences
-    from arr_stream.texture.array import CELL_LEVEL
-    from benchmarks.cascade import evaluate_cascade, footage_cases, generated_cases
-
-    footage = [] if data is None else load_sequences(data)
-    cases = chain(generated_cases(scenes, side_px=side), footage_cases(footage, frames, side_px=side))
-    level = HALF_CELLS_LEVEL if half_cells else CELL_LEVEL
-    show(evaluate_cascade(cases, budget or [40, 101, 273], _clusterer(settings), level=level), as_json=as_json)
 
 
 def answers(
@@ -268,15 +240,6 @@ def small_text(
     from benchmarks.small_text import evaluate_small_text
 
     show(evaluate_small_text(settings, clips=clips, frames=frames, progress=say), as_json=as_json)
-
-
-def _clusterer(settings: Settings) -> Clusterer:
-    """The one of the settings, with an embedding where that is what it divides."""
-    from arr_stream.keyframes.clusters import make_clusterer
-    from arr_stream.keyframes.embeddings import make_embedder
-
-    embedder = make_embedder(settings) if settings.keyframes.clusters == "features" else None
-    return make_clusterer(settings, embedder, at_once=True)
 
 
 def _known(given: Sequence[str] | None, known: Sequence[_Name], option: str) -> list[_Name]:

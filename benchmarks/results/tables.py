@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.tables import ResultTable
 from benchmarks.results.records import Record, Run
 from benchmarks.text import TextScore, text_tables
 
@@ -27,22 +27,6 @@ def _passes(runs: Sequence[Run]) -> list[ResultTable]:
     return [ResultTable(runs[0].result["model"], headings, tuple(rows), digits=0)]
 
 
-def _strategies(runs: Sequence[Run]) -> list[ResultTable]:
-    budgets = list(runs[0].result["mean_coverage"])
-    rows = []
-    for run in runs:
-        mine = [row for row in run.result["sequences"] if row["method"] == "arr-stream"]
-        figures: list[Value] = []
-        for budget in budgets:
-            context = [row["context"] for row in mine if row["budget"] == int(budget)]
-            figures += [run.result["mean_coverage"][budget]["arr-stream"], sum(context) / len(context)]
-        rows.append((f"`{run.label}`", *figures))
-    best = (runs[0].result["mean_coverage"][budget]["oracle"] for budget in budgets)
-    rows.append(("best possible", *(value for share in best for value in (share, None))))
-    headings = (heading for budget in budgets for heading in (f"coverage, {budget} tokens", "context"))
-    return [ResultTable("Coverage of the object by strategy", ("strategy", *headings), tuple(rows))]
-
-
 def _text(runs: Sequence[Run]) -> list[ResultTable]:
     own = set(TextScore.__slots__)
     return text_tables(
@@ -53,6 +37,5 @@ def _text(runs: Sequence[Run]) -> list[ResultTable]:
 MAKERS: dict[str, Callable[[Sequence[Run]], list[ResultTable]]] = {
     "text": _text,
     "passes": _passes,
-    "strategies": _strategies,
 }
 """Of sections whose tables are put together from several commands, or whose command prints rows alone."""
