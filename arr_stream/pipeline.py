@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arr_stream.config import ScoringSettings, Settings
+from arr_stream.config import Settings
 from arr_stream.keyframes.base import PartName, TextEncoder
 from arr_stream.keyframes.generate import KeyframeProvider
 from arr_stream.keyframes.objects import detected_labels
@@ -23,30 +23,27 @@ from arr_stream.motion.background import UPDATE_SECONDS, Background, motion_evid
 from arr_stream.motion.device import Device, HostDevice
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.motion.history import with_selection
-from arr_stream.motion.keyframe_results import carried_to_cells
 from arr_stream.motion.memory import Carried, TemporalCache, carried
 from arr_stream.motion.objects import DOUBTFUL, LEAST_TRUST
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason
 from arr_stream.patch_set import PatchSet
-from arr_stream.relevance.cell_scores import CellScores, score_cells, without_others
 from arr_stream.relevance.detected import is_named
-from arr_stream.relevance.figure import Figure, see_figure
+from arr_stream.relevance.figure import Figure
 from arr_stream.relevance.gaze import GazeSource, splat
-from arr_stream.relevance.kinds.base import QueryContext, QueryInput, QueryTask
-from arr_stream.relevance.meaning import Meanings, outstanding, renew_meanings
+from arr_stream.relevance.kinds.base import QueryInput
+from arr_stream.relevance.meaning import Meanings, renew_meanings, with_semantic_saliency
 from arr_stream.relevance.query import Query, TextQuery, resized_queries
-from arr_stream.relevance.query_scorers import QueryRelevance, QueryScorers, answer_queries
-from arr_stream.relevance.scorers import Change
+from arr_stream.relevance.query_scorers import QueryRelevance, QueryScorers
 from arr_stream.selection.budget import budget_notice, budget_tokens
+from arr_stream.selection.frame_scores import ScoredFrame, ScoringInputs, score_frame
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.selector import CellValues, Choice, select_cells
 from arr_stream.selection.spending import Spending
-from arr_stream.texture.array import LazyPlane, Plane, Texture
+from arr_stream.texture.array import Texture
 from arr_stream.texture.arrays import Array, enlarged, zeros
 from arr_stream.texture.layout import CHANNELS
-from arr_stream.texture.pixels import cell_difference
-from arr_stream.texture.visual import FrameLook, look_at, picture_channels
+from arr_stream.texture.visual import FrameFeatures, frame_features, picture_channels
 from arr_stream.types import BoolArray, DetectedObject, FloatArray, Frame, Grid
 
 if TYPE_CHECKING:
@@ -86,82 +83,7 @@ class Stopwatch:
         self._last = now
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Evidence:
-    """Inputs of the scores of a frame's cells; `see_figure` and `QueryContext` document most of them.
-
-    Args:
-        planes: Those that scores are made of; None where regions are scored first.
-        weights: Of the scorers.
-        known, change: See `Background` and `motion_evidence`; `change` is `[H/8, W/8]`.
-        sent: `[H/8, W/8]` lightness of the cells as the model has them; None where that is no matter.
-        small_text: Text too small for the texture on an earlier frame, and the way back to it.
-    """
-
-    figure: Figure
-    quarter: Array
-    eighth: Array
-    eighth_grey: Array
-    detail: Array
-    motion: Array
-    flow: Flow | None
-    text_flow: Flow | None
-    embedding_flow: Flow | None
-    object_flow: Flow | None
-    trust: float
-    tasks: tuple[QueryTask, ...]
-    planes: Mapping[int, Plane | LazyPlane] | None
-    weights: ScoringSettings
-    known: Array
-    change: Array
-    sent: Array | None
-    small_text: tuple[Array, Flow] | None
-    grid: Grid
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Judged:
-    """Scores of a frame's cells, see `CellValues`; and the state that the figure and the scorers keep."""
-
-    figure: Figure
-    moving: Array
-    relevance: QueryRelevance
-    states: tuple[Any, ...]
-    scores: CellScores | None
-    difference: Array | None
-    small_text: Array | None
-    change: Change | None
-
-
-def change_of_cells(change: Array, known: Array, grid: Grid) -> Change:
-    """Return the evidence of change for each cell; for the arguments see `motion_evidence`."""
-    return Change.of(change, (grid.rows, grid.columns), known[0, 0])
-
-
-def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
-    """Compute motion, the answers to the queries and the scores of each cell."""
-    figure, moving = see_figure(seen.figure, seen.eighth, seen.detail, seen.motion, seen.flow)
-    yield "figure"
-    flows = seen.text_flow, seen.embedding_flow, seen.object_flow
-    context = QueryContext(seen.quarter, seen.motion, moving, seen.flow, *flows, seen.trust)
-    relevance, states = answer_queries(seen.tasks, context, (seen.grid.rows, seen.grid.columns))
-    yield "relevance"
-    change = change_of_cells(seen.change, seen.known, seen.grid)
-    scores = difference = small_text = None
-    if seen.planes is not None:
-        asked = relevance.followed(moving, change), moving, seen.weights, relevance.word_cells, change
-        scores = without_others(score_cells(seen.planes, seen.grid.texture_wh, *asked), relevance)
-    if seen.sent is not None:
-        difference = cell_difference(seen.eighth_grey, seen.sent)
-    if seen.small_text is not None:
-        small_text = carried_to_cells(*seen.small_text)
-    yield "selection"
-    # The host needs the change only where it scores cells itself.
-    left = change if seen.planes is None else None
-    return _Judged(figure, moving, relevance, states, scores, difference, small_text, left)
-
-
-def _moved(
+def _carry_and_compare(
     before: Carried,
     flow: Flow,
     keyframe: int | None,
@@ -180,23 +102,23 @@ def _moved(
         elapsed_seconds: `[1, 1]` since the background was last updated; None to compare with it alone.
     """
     now = carried(before, flow)
-    way = None if keyframe is None else now.flows[keyframe]
-    return now, *motion_evidence(background, greys, flow, way, elapsed_seconds)
+    flow_back = None if keyframe is None else now.flows[keyframe]
+    return now, *motion_evidence(background, greys, flow, flow_back, elapsed_seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class _LastQueries:
     """Queries of the last frame, and the relevance of its places to them."""
 
     queries: tuple[Query, ...]
     relevance: QueryRelevance
 
-    def given_up(self, queries: Sequence[Query]) -> FloatArray:
+    def relevance_to_ended(self, queries: Sequence[Query]) -> FloatArray:
         """`[gh, gw]` in [0, 1]: the relevance of cells whose query is not among these."""
         gone = [index for index, query in enumerate(self.queries) if query not in queries]
         return np.where(np.isin(self.relevance.query, gone), self.relevance.combined, 0).astype(np.float32)
 
-    def led(self, queries: Sequence[Query]) -> bool:
+    def query_dominates(self, queries: Sequence[Query]) -> bool:
         """Return whether these queries were active, and answered so well that the selection followed them."""
         return queries == self.queries and bool(self.relevance.best.max(initial=0.0) >= LEADING)
 
@@ -209,13 +131,13 @@ class _State:
     tokens: int
     cache: TemporalCache
     refresher: Refresher
-    seen: SeenCells
+    sent_cells: SeenCells
     figure: Figure
     scorers: QueryScorers
     background: Background | None = None
     background_pts_seconds: float = -math.inf
     change: Array | None = None
-    asked: _Asked | None = None
+    asked: _LastQueries | None = None
     previous: FlowInput | None = None
     colours: Array | None = None
     meanings: Meanings = field(default_factory=Meanings)
@@ -256,7 +178,7 @@ class Pipeline:
         self._device: Device = HostDevice() if device is None else device
         self._provider = keyframes
         self.labels = frozenset(detected_labels(settings))
-        self._take(queries)
+        self._set_queries(queries)
         self._gaze = gaze
         self._clock = clock
         self._estimator = self._device.make_flow(settings.motion)
@@ -305,7 +227,7 @@ class Pipeline:
         Texts that go to a model are encoded here; what the last keyframe knows is then scored anew, without another
         look at its picture. Where a query that is given up was found on the last frame joins channel 38.
         """
-        self._take(queries)
+        self._set_queries(queries)
         self._query_changed = True
         self._spending.ask()
         self._notices = self._ask_model()
@@ -323,7 +245,7 @@ class Pipeline:
         texts = [query for query in self._texts if query.phrase]
         return tuple(dict.fromkeys(query.phrase for query in texts if language == "clip" or query.unknown_words))
 
-    def _take(self, queries: Sequence[Query]) -> None:
+    def _set_queries(self, queries: Sequence[Query]) -> None:
         """Set the queries, and the texts among them as they are understood with the detector in use."""
         self._queries = tuple(queries)
         self._texts = tuple(query.detected(self.labels) for query in queries if isinstance(query, TextQuery))
@@ -387,13 +309,13 @@ class Pipeline:
     def take_back(self) -> None:
         """The last frame was not shown to the model: a budget over time spends its tokens on a later one."""
         if self._settings.selection.per_second and self._state is not None:
-            self._state.seen.take_back()
+            self._state.sent_cells.take_back()
             self._spending.take_back()
 
     def forget_sent(self) -> None:
         """The model's memory was made anew without some of it: a budget over time may send what rests once more."""
         if self._settings.selection.per_second and self._state is not None:
-            self._state.seen.forget()
+            self._state.sent_cells.forget()
             self._spending.forget()
 
     def step(self, frame: Frame) -> PatchSet:
@@ -409,30 +331,30 @@ class Pipeline:
 
     def _step(self, frame: Frame) -> PatchSet:
         watch = Stopwatch(self._clock)
-        state, size_changed = self._fit(frame)
+        state, size_changed = self._state_for(frame)
         rgb = self._device.upload(frame.rgb)
-        look = self._device.run(look_at, rgb, state.colours, state.grid)
+        features = self._device.run(frame_features, rgb, state.colours, state.grid)
         watch.lap("visual")
-        flow, cut = self._follow(state, look, frame)
+        flow, cut = self._estimate_flow(state, features, frame)
         watch.lap("flow")
-        motion = self._carry(state, flow, look, frame, cut=cut)
+        motion = self._carry(state, flow, features, frame, cut=cut)
         watch.lap("carry")
-        reason, notices = self._refresh(state, look, frame, size_changed=size_changed, cut=cut)
+        reason, notices = self._refresh(state, features, frame, size_changed=size_changed, cut=cut)
         state.meanings = renew_meanings(state.cache.keyframes, self._space, self.phrases, state.meanings)
-        look = self._with_meaning(look, state)
+        features = self._with_semantic_saliency(features, state)
         watch.lap("keyframe")
         wh = state.grid.texture_wh
-        texture = Texture(wh, {**picture_channels(look, rgb, motion, wh), **state.cache.planes})
+        texture = Texture(wh, {**picture_channels(features, rgb, motion, wh), **state.cache.planes})
         watch.lap("texture")
-        given, evidence = self._evidence(state, texture, look, motion, flow, frame)
+        query_inputs, evidence = self._scoring_inputs(state, texture, features, motion, flow, frame)
         watch.lap("relevance")
-        judged = self._device.staged(_judged, watch.lap, evidence)
-        values = self._value(state, judged)
+        scored = self._device.staged(score_frame, watch.lap, evidence)
+        values = self._fetch_values(state, scored)
         watch.lap("selection")
-        lost_or_found = state.scorers.finish(judged.states, values.host_views, given)
+        region_notices = state.scorers.finish(scored.states, values.host_views, query_inputs)
         watch.lap("relevance")
-        choice, fresh = self._choose(state, texture, values, look.eighth_grey, frame)
-        self._remember(state, frame, look, judged.relevance.combined, choice)
+        choice, fresh = self._choose(state, texture, values, features.eighth_grey, frame)
+        self._remember(state, frame, features, scored.relevance.combined, choice)
         watch.lap("selection")
         chosen, asked, in_use = choice.chosen, values.relevance, state.cache.keyframes.newest_index
         return PatchSet(
@@ -459,14 +381,14 @@ class Pipeline:
             relevance=choice.score,
             flow=flow,
             latency_ms=watch.milliseconds,
-            objects=self._found(state),
+            objects=self._named_objects(state),
             damaged=frame.damaged,
             region=state.scorers.region,
-            notices=(*notices, *lost_or_found, *self._device.notices()),
+            notices=(*notices, *region_notices, *self._device.notices()),
             frame_ref=weakref.ref(frame),
         )
 
-    def _found(self, state: _State) -> tuple[DetectedObject, ...]:
+    def _named_objects(self, state: _State) -> tuple[DetectedObject, ...]:
         """The objects on this frame that a query names."""
         found = state.cache.keyframes.objects
         if found is None:
@@ -478,7 +400,7 @@ class Pipeline:
         state.objects_doubtful = bool(trusts) and sum(trusts) / len(trusts) < DOUBTFUL
         return tuple(each for each in named if each.trust >= LEAST_TRUST)
 
-    def _fit(self, frame: Frame) -> tuple[_State, bool]:
+    def _state_for(self, frame: Frame) -> tuple[_State, bool]:
         """The state for this frame's size: a new one on the first frame and when the size changes (then True)."""
         state = self._state
         if state is not None and frame.size_wh == state.grid.size_wh:
@@ -494,7 +416,7 @@ class Pipeline:
             tokens=self._tokens(self._settings, grid),
             cache=cache,
             refresher=Refresher(self._provider, cache.keyframes),
-            seen=SeenCells(grid, self._device.put),
+            sent_cells=SeenCells(grid, self._device.put),
             figure=Figure.nothing(cache.history.values, cache.keyframes.reduced_hw(8)),
             scorers=self._make_scorers(),
             last_pts_seconds=-math.inf if state is None else state.last_pts_seconds,
@@ -506,12 +428,12 @@ class Pipeline:
             self._notices = (*self._notices, notice)
         return budget_tokens(settings.selection.budget, grid.cells)
 
-    def _follow(self, state: _State, look: FrameLook, frame: Frame) -> tuple[Flow | None, bool]:
+    def _estimate_flow(self, state: _State, features: FrameFeatures, frame: Frame) -> tuple[Flow | None, bool]:
         """Flow to the frame before, and whether the scene was cut between the two (then there is no flow)."""
         # A device brings the number back while it already looks for the flow.
-        change = self._device.fetch(look.change)
-        previous, state.previous = state.previous, FlowInput(look.grey, frame, (look.eighth_grey,))
-        state.colours = look.colours
+        change = self._device.fetch(features.change)
+        previous, state.previous = state.previous, FlowInput(features.grey, frame, (features.eighth_grey,))
+        state.colours = features.colours
         if previous is None:
             return None, False
         if self._device.on_host and self._is_cut(change()):
@@ -524,17 +446,17 @@ class Pipeline:
     def _is_cut(self, change: Array) -> bool:
         return float(change) > self._settings.keyframes.cut_threshold
 
-    def _carry(self, state: _State, flow: Flow | None, look: FrameLook, frame: Frame, *, cut: bool) -> Array:
+    def _carry(self, state: _State, flow: Flow | None, features: FrameFeatures, frame: Frame, *, cut: bool) -> Array:
         """Bring the memory to this frame; gives the motion channel, `[H/8, W/8]`."""
         cache = state.cache
-        self._hand_over(state)
+        self._retire_queries(state)
         if cut:
             cache.forget()
-            state.seen.forget()
+            state.sent_cells.forget()
             self._spending.restart()
             state.figure = Figure.nothing(cache.history.values, cache.keyframes.reduced_hw(8))
-        motion = zeros(look.grey, cache.keyframes.reduced_hw(8))
-        greys = look.quarter_grey, look.eighth_grey
+        motion = zeros(features.grey, cache.keyframes.reduced_hw(8))
+        greys = features.quarter_grey, features.eighth_grey
         if flow is None or state.background is None:
             state.background, state.background_pts_seconds = Background.of(*greys), frame.pts_seconds
             state.change = motion
@@ -544,7 +466,7 @@ class Pipeline:
             if due:
                 state.background_pts_seconds = frame.pts_seconds
             now, state.background, state.change, motion = self._device.run(
-                _moved,
+                _carry_and_compare,
                 cache.moving,
                 flow,
                 cache.keyframes.newest_position,
@@ -565,15 +487,15 @@ class Pipeline:
                 cache.history.add_gaze(splat(points, cache.keyframes.reduced_hw(8)))
         return motion
 
-    def _hand_over(self, state: _State) -> None:
+    def _retire_queries(self, state: _State) -> None:
         """Add the relevance to queries of the last frame that are no longer active to the history."""
         if state.asked is not None and state.asked.queries != self._queries:
-            about = state.asked.given_up(self._queries)
+            about = state.asked.relevance_to_ended(self._queries)
             if about.any():
                 state.cache.history.add_relevance(enlarged(about, _EIGHTH_PER_CELL))
 
     def _refresh(
-        self, state: _State, look: FrameLook, frame: Frame, *, size_changed: bool, cut: bool
+        self, state: _State, features: FrameFeatures, frame: Frame, *, size_changed: bool, cut: bool
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Request generation when it is due, and store arrived results; return reason and notices."""
         # A device reports its confidence at the end of a frame; reading it now would stall.
@@ -582,7 +504,9 @@ class Pipeline:
         # Squeezed to the model's own size, a part of a frame costs as much as all of it.
         looks = "embedding" in needed and self._settings.clip.passes != "coarse"
         share = self._settings.keyframes.window_share if looks else 0.0
-        led = "text" not in needed and state.asked is not None and state.asked.led(self._queries)
+        query_dominates = (
+            "text" not in needed and state.asked is not None and state.asked.query_dominates(self._queries)
+        )
         asked = bool(self._queries)
         occasion = Occasion(
             trust,
@@ -590,86 +514,86 @@ class Pipeline:
             cut,
             self._query_changed,
             needed,
-            look.eighth,
+            features.eighth,
             share,
             asked,
-            led,
+            query_dominates,
             state.objects_doubtful,
             frame.damaged,
         )
-        reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
+        reason, new_notices = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
             # Over time a refresh alone is no event: what the model has, it keeps.
             if not self._settings.selection.per_second:
-                state.seen.forget()
+                state.sent_cells.forget()
             self._query_changed = False
-        notices, self._notices = (*self._notices, *told), ()
+        notices, self._notices = (*self._notices, *new_notices), ()
         return reason, notices
 
-    def _with_meaning(self, look: FrameLook, state: _State) -> FrameLook:
+    def _with_semantic_saliency(self, features: FrameFeatures, state: _State) -> FrameFeatures:
         """The look with what is unlike the rest of the frame in meaning as salient as what is in colour and detail."""
-        unlike, way = state.meanings.unlike, state.cache.keyframes.flow_to("embedding")
-        if unlike is None or way is None:
-            return look
-        saliency = self._device.run(outstanding, look.saliency, unlike, way)
-        return replace(look, saliency=saliency)
+        unlike, flow_back = state.meanings.unlike, state.cache.keyframes.flow_to("embedding")
+        if unlike is None or flow_back is None:
+            return features
+        saliency = self._device.run(with_semantic_saliency, features.saliency, unlike, flow_back)
+        return replace(features, saliency=saliency)
 
-    def _evidence(
-        self, state: _State, texture: Texture, look: FrameLook, motion: Array, flow: Flow | None, frame: Frame
-    ) -> tuple[QueryInput, _Evidence]:
+    def _scoring_inputs(
+        self, state: _State, texture: Texture, features: FrameFeatures, motion: Array, flow: Flow | None, frame: Frame
+    ) -> tuple[QueryInput, ScoringInputs]:
         """Return the scorers' input on the host, and the inputs of the cells' scores."""
         cache, device, settings = state.cache, self._device, self._settings
         assert state.background is not None
         selection = settings.selection
-        given = QueryInput(
-            frame, state.grid, cache.keyframes, state.meanings.maps, device.put, device.put_region, look.quarter
+        query_inputs = QueryInput(
+            frame, state.grid, cache.keyframes, state.meanings.maps, device.put, device.put_region, features.quarter
         )
         scored = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
         compared = selection.novelty != "off" or bool(selection.per_second)
-        return given, _Evidence(
+        return query_inputs, ScoringInputs(
             figure=state.figure,
-            quarter=look.quarter,
-            eighth=look.eighth,
-            eighth_grey=look.eighth_grey,
-            detail=look.high_pass,
+            quarter=features.quarter,
+            eighth=features.eighth,
+            eighth_grey=features.eighth_grey,
+            detail=features.high_pass,
             motion=motion,
             flow=flow,
             text_flow=cache.keyframes.flow_to("text"),
             embedding_flow=cache.keyframes.flow_to("embedding"),
             object_flow=cache.keyframes.flow_to("objects"),
             trust=settings.relevance.trust,
-            tasks=state.scorers.tasks(given),
+            tasks=state.scorers.tasks(query_inputs),
             planes=scored if selection.cascade == "off" else None,
             weights=settings.scoring,
             known=state.background.known,
             change=state.change,
-            sent=state.seen.sent if compared else None,
+            sent=state.sent_cells.sent if compared else None,
             small_text=cache.keyframes.small_text if selection.fine_share else None,
             grid=state.grid,
         )
 
-    def _value(self, state: _State, judged: _Judged) -> CellValues:
+    def _fetch_values(self, state: _State, scored: ScoredFrame) -> CellValues:
         """Return the inputs of the selection, on the host."""
-        state.figure = judged.figure
+        state.figure = scored.figure
         values = CellValues(
-            judged.relevance,
-            judged.moving,
+            scored.relevance,
+            scored.moving,
             state.cache.keyframes.trust,
-            judged.difference,
-            judged.scores,
-            judged.small_text,
-            judged.change,
-            state.scorers.host_views(judged.states),
+            scored.difference,
+            scored.scores,
+            scored.small_text,
+            scored.change,
+            state.scorers.host_views(scored.states),
         )
         values = self._device.fetch(values)()
-        state.confidence, state.asked = float(values.confidence), _Asked(self._queries, values.relevance)
+        state.confidence, state.asked = float(values.confidence), _LastQueries(self._queries, values.relevance)
         return values
 
     def _choose(
         self, state: _State, texture: Texture, values: CellValues, eighth_grey: Array, frame: Frame
     ) -> tuple[Choice, BoolArray]:
         """The cells of this frame, and which of them are new to the model."""
-        settings, seen, offer = self._settings.selection, state.seen, None
+        settings, sent_cells, offer = self._settings.selection, state.sent_cells, None
         if settings.per_second:
             offer = self._spending.offer(frame.pts_seconds, settings.per_second, state.tokens, values.difference)
         skips = settings.novelty == "skip" and offer is None
@@ -680,7 +604,7 @@ class Pipeline:
             settings,
             self._settings.scoring,
             state.tokens,
-            skip=seen.known(eighth_grey, values.difference) if skips else None,
+            skip=sent_cells.known(eighth_grey, values.difference) if skips else None,
             offer=offer,
         )
         if offer is not None:
@@ -688,13 +612,13 @@ class Pipeline:
         elif settings.novelty == "off":
             return choice, np.ones(len(choice.chosen), bool)
         new_scene = offer is not None and offer.settled is None
-        return choice, seen.send(choice.chosen, eighth_grey, values.difference, whole=new_scene)
+        return choice, sent_cells.send(choice.chosen, eighth_grey, values.difference, whole=new_scene)
 
-    def _remember(self, state: _State, frame: Frame, look: FrameLook, relevance: Array, choice: Choice) -> None:
+    def _remember(self, state: _State, frame: Frame, features: FrameFeatures, relevance: Array, choice: Choice) -> None:
         """Store the state that the next frame needs."""
         selected = np.zeros((state.grid.rows, state.grid.columns), np.float32)
         fine = choice.chosen.level <= 0
         selected[choice.chosen.rows[fine], choice.chosen.columns[fine]] = 1
         history = self._device.run(with_selection, state.cache.history.values, self._device.put(selected))
-        state.cache.history.end_frame(history, relevance, look.saliency)
+        state.cache.history.end_frame(history, relevance, features.saliency)
         state.last_pts_seconds, state.last_index = frame.pts_seconds, frame.index

@@ -19,7 +19,7 @@ from arr_stream.motion.memory import TemporalCache, carried
 from arr_stream.motion.planes import boundaries, centroid_distance, cluster_size
 from arr_stream.texture import CHANNEL_INDEX, CHANNELS
 from arr_stream.texture.array import CELL_LEVEL, Plane, Texture
-from arr_stream.texture.visual import look_at, picture_channels
+from arr_stream.texture.visual import frame_features, picture_channels
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Embedding, Grid
 from benchmarks.device.mips import dense_into, pyramid
@@ -65,7 +65,7 @@ def both(size_wh: tuple[int, int], device: str, *, empty: bool = False) -> tuple
 
 def assembled(rgb: Any, motion: Any, cache: TemporalCache) -> Texture:
     wh = cache.keyframes.grid.texture_wh
-    look = look_at(rgb, None, cache.keyframes.grid)
+    look = frame_features(rgb, None, cache.keyframes.grid)
     return Texture(wh, {**picture_channels(look, rgb, motion, wh), **cache.planes})
 
 

@@ -6,14 +6,14 @@ import cv2
 import numpy as np
 import pytest
 
-from arr_stream.texture.visual import look_at
+from arr_stream.texture.visual import frame_features
 from arr_stream.types import ByteArray, FloatArray, Grid
 
 SIZE_WH = 448, 256
 
 
 def salient(rgb: ByteArray) -> FloatArray:
-    made: FloatArray = look_at(rgb, None, Grid.for_size((rgb.shape[1], rgb.shape[0]))).saliency
+    made: FloatArray = frame_features(rgb, None, Grid.for_size((rgb.shape[1], rgb.shape[0]))).saliency
     assert made.shape == (rgb.shape[0] // 8, rgb.shape[1] // 8) and made.dtype == np.float32
     assert made.min() >= 0 and made.max() < 1
     return made

@@ -102,7 +102,7 @@ def motion_evidence(
     background: Background,
     greys: tuple[Array, Array],
     flow: Flow,
-    way: Flow | None,
+    flow_to_keyframe: Flow | None,
     elapsed_seconds: Array | None,
 ) -> tuple[Background, Array, Array]:
     """Update the background with a frame, and blend background change with motion from flow.
@@ -111,7 +111,7 @@ def motion_evidence(
         background: Of the frames before.
         greys: Lightness of this frame at a quarter and an eighth of the texture's size.
         flow: To the frame before.
-        way: To the keyframe in use; None before there is one.
+        flow_to_keyframe: To the keyframe in use; None before there is one.
         elapsed_seconds: See `see_change`.
 
     Returns:
@@ -124,16 +124,16 @@ def motion_evidence(
     motion = either(
         known >= SURELY_STILL,
         lambda: change,
-        lambda: _with_flow(change, 1 - known, flow, way, visible_structure(greys[1])),
+        lambda: _with_flow(change, 1 - known, flow, flow_to_keyframe, visible_structure(greys[1])),
     )
     return background, change, motion
 
 
-def _with_flow(change: Array, unknown: Array, flow: Flow, way: Flow | None, structure: Array) -> Array:
+def _with_flow(change: Array, unknown: Array, flow: Flow, flow_to_keyframe: Flow | None, structure: Array) -> Array:
     """Return channel 10 where the background alone is not enough; for the arguments see `motion_evidence`."""
     xp, moving = namespace(change), motion_between(flow, structure)
-    if way is not None:
-        moving = xp.maximum(moving, motion_since(way, structure))
+    if flow_to_keyframe is not None:
+        moving = xp.maximum(moving, motion_since(flow_to_keyframe, structure))
     return xp.maximum(change * (1 - unknown), unknown * moving)
 
 

@@ -131,18 +131,18 @@ def motion_between(flow: Flow, structure: Array) -> Array:
     return namespace(independent).maximum(independent, flow.residual)
 
 
-def motion_since(way: Flow, structure: Array) -> Array:
+def motion_since(flow: Flow, structure: Array) -> Array:
     """Return motion since the keyframe, `[h, w]` in [0, `SLOW_MOTION`].
 
     Half a pixel a frame is lost in the flow's noise between two frames but adds up since the keyframe. It counts only
     as far as the camera stood still, since parallax adds up, too.
 
     Args:
-        way: To the keyframe.
+        flow: To the keyframe.
         structure: `visible_structure` of the present frame.
     """
-    slow = independent_motion(way.offset_px, camera_of(way), structure, parallax=2.0)
-    return SLOW_MOTION * slow * way.confidence
+    slow = independent_motion(flow.offset_px, camera_of(flow), structure, parallax=2.0)
+    return SLOW_MOTION * slow * flow.confidence
 
 
 def speed_px(flow_px: Array) -> Array:

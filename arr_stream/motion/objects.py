@@ -26,19 +26,19 @@ _POINTS = np.stack(np.meshgrid(np.linspace(-0.6, 0.6, 4), np.linspace(-0.6, 0.6,
 """`[16, 2]`, places in a box that are carried: offsets from its middle, in halves of its sides."""
 
 
-def carried_objects(objects: Sequence[DetectedObject], way: Flow) -> tuple[DetectedObject, ...]:
+def carried_objects(objects: Sequence[DetectedObject], flow: Flow) -> tuple[DetectedObject, ...]:
     """Return objects of an earlier frame where they are now, moved and scaled as most points of each.
 
     Args:
         objects: On the earlier frame.
-        way: Backward flow to that frame, on the host.
+        flow: Backward flow to that frame, on the host.
     """
     if not objects:
         return ()
     boxes = np.array([each.box_xyxy for each in objects], np.float32)
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
     points = (middle[:, None] + _POINTS * half[:, None]).astype(np.float32)
-    moved, trusts = carried_points(points.reshape(-1, 2), way)
+    moved, trusts = carried_points(points.reshape(-1, 2), flow)
     offset, trust = moved.reshape(points.shape) - points, trusts.reshape(points.shape[:2])
     # Points without trust take the motion of the others.
     known = (trust > 0)[..., None]

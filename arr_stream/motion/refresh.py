@@ -42,7 +42,7 @@ class Occasion:
         eighth: The picture at an eighth of the texture's size.
         window_share: Largest share of a keyframe's cost that is spent on new places until the next.
         asked: There are queries.
-        led: The selection follows queries that need no text.
+        query_dominates: The selection follows queries that need no text.
         objects_doubtful: The place of a queried object is uncertain.
         damaged: The decoder concealed damage in the frame.
     """
@@ -55,7 +55,7 @@ class Occasion:
     eighth: Array
     window_share: float = 0.0
     asked: bool = False
-    led: bool = False
+    query_dominates: bool = False
     objects_doubtful: bool = False
     damaged: bool = False
 
@@ -97,7 +97,7 @@ class Refresher:
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
         whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
         auto = settings.text == "auto"
-        left_out = {"text"} if auto and occasion.led and not whole_text else set()
+        left_out = {"text"} if auto and occasion.query_dominates and not whole_text else set()
         # One look at a time, so that each knows the numbers that the one before gave.
         if "objects" not in occasion.needed or self.results.pending("objects"):
             left_out.add("objects")
@@ -112,10 +112,10 @@ class Refresher:
             reason, self._owed = None, reason
         elif not wanted:
             asked, every = "text" in occasion.needed, TEXT_EVERY * interval_factor
-            looked = auto and not occasion.led and self._look_for_text(frame, asked=asked, every=every)
-            if occasion.objects_doubtful and not looked:
-                looked = self._look_for_objects(frame, OBJECTS_EVERY * interval_factor)
-            if occasion.window_share and not looked:
+            requested = auto and not occasion.query_dominates and self._look_for_text(frame, asked=asked, every=every)
+            if occasion.objects_doubtful and not requested:
+                requested = self._look_for_objects(frame, OBJECTS_EVERY * interval_factor)
+            if occasion.window_share and not requested:
                 self._look_at_new(frame, occasion, settings.interval * interval_factor)
         return reason, self._collect()
 
@@ -198,8 +198,10 @@ class Refresher:
             new = np.zeros_like(new)
         if not (new.any() or before.doubtful):
             return False
-        look = KeyframeRequest(frame, self.results.grid, ("text",), text_before=replace(before, new=new), window=True)
-        if not self.provider.submit(look):
+        request = KeyframeRequest(
+            frame, self.results.grid, ("text",), text_before=replace(before, new=new), window=True
+        )
+        if not self.provider.submit(request):
             return False
         self.results.record_text_request(frame.index, before.doubtful, new)
         return True

@@ -124,12 +124,12 @@ def _side(start: int, length: int, cells: int) -> tuple[int, int]:
     return first, end
 
 
-def joined(known: FloatArray, way: Flow, found: FloatArray, window: Window, grid: Grid) -> FloatArray:
+def joined(known: FloatArray, flow: Flow, found: FloatArray, window: Window, grid: Grid) -> FloatArray:
     """Join the embedding of an earlier frame with that of a window of a later one, on the later frame.
 
     Args:
         known: `[D, h, w]` of unit length.
-        way: Backward flow from the later frame to the earlier, on the host.
+        flow: Backward flow from the later frame to the earlier, on the host.
         found: `[D, h', w']` of unit length, in the window alone.
         window: The window.
         grid: The cells.
@@ -140,7 +140,7 @@ def joined(known: FloatArray, way: Flow, found: FloatArray, window: Window, grid
     whole = np.empty_like(known)
     for first in range(0, len(known), _PLANES_AT_ONCE):
         some = slice(first, first + _PLANES_AT_ONCE)
-        whole[some] = carry(known[some], way)
+        whole[some] = carry(known[some], flow)
     rows, columns = window.on(known.shape[1:], grid)
     part = whole[:, rows, columns]
     if found.shape != part.shape:

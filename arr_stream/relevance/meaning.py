@@ -70,29 +70,29 @@ def renew_meanings(
     return Meanings(space.version, dict(zip(phrases, maps, strict=True)), results.put(unlike))
 
 
-def outstanding(saliency: Array, unlike: Array, way: Flow) -> Array:
+def with_semantic_saliency(saliency: Array, unlike: Array, flow: Flow) -> Array:
     """Return saliency `[h, w]` of the current frame, raised where places of an earlier frame differed in meaning from
     its rest.
 
     Args:
         saliency: In [0, 1].
         unlike: `[h', w']` in [0, 1] of the earlier frame.
-        way: Flow back to it; places that it does not cover keep their saliency.
+        flow: Flow back to it; places that it does not cover keep their saliency.
     """
-    carried = still_meant(unlike, way, trust=1.0)
+    carried = still_meant(unlike, flow, trust=1.0)
     return namespace(saliency).maximum(saliency, resized(carried, (saliency.shape[0], saliency.shape[1])))
 
 
-def still_meant(found: Array, way: Flow, trust: float) -> Array:
+def still_meant(found: Array, flow: Flow, trust: float) -> Array:
     """Carry a model's result `[h, w]` from an earlier frame to this one; it fades where the flow is unreliable.
 
     Args:
         found: In [0, 1].
-        way: Flow back to that frame.
+        flow: Flow back to that frame.
         trust: Confidence from which it counts fully.
     """
-    confidence = averaged(way.confidence, (found.shape[0], found.shape[1]))
-    return carry(found, way, outside=0.0) * at_most(confidence / max(trust, 1e-6), 1.0)
+    confidence = averaged(flow.confidence, (found.shape[0], found.shape[1]))
+    return carry(found, flow, outside=0.0) * at_most(confidence / max(trust, 1e-6), 1.0)
 
 
 def _to_half_cells(channels: FloatArray, grid: Grid) -> FloatArray:

@@ -40,7 +40,7 @@ DULLEST = 0.65
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FrameLook:
+class FrameFeatures:
     """Features of one frame by itself.
 
     Args:
@@ -63,7 +63,7 @@ class FrameLook:
     change: Array
 
 
-def look_at(rgb: Array, before: Array | None, grid: Grid) -> FrameLook:
+def frame_features(rgb: Array, before: Array | None, grid: Grid) -> FrameFeatures:
     """Compute the features of a frame by itself.
 
     Args:
@@ -73,7 +73,7 @@ def look_at(rgb: Array, before: Array | None, grid: Grid) -> FrameLook:
     """
     pictures = Pictures(rgb, grid)
     detail, colours = high_pass(pictures.grey), colour_shares(pictures.eighth)
-    return FrameLook(
+    return FrameFeatures(
         grey=pictures.grey,
         quarter_grey=pictures.quarter_grey,
         eighth_grey=pictures.eighth_grey,
@@ -105,17 +105,17 @@ class _OfPicture:
 
 
 def picture_channels(
-    look: FrameLook, rgb: Array, motion: Array, texture_wh: tuple[int, int]
+    features: FrameFeatures, rgb: Array, motion: Array, texture_wh: tuple[int, int]
 ) -> dict[int, Plane | LazyPlane]:
     """Channels 0 to 12, by the first of each plane; `motion` `[H/8, W/8]` is channel 10."""
     return {
         0: _OfPicture(0, lambda picture: picture_planes(full_picture(picture, texture_wh)), rgb),
         **_position_planes(texture_wh, None if isinstance(motion, np.ndarray) else motion.device),
-        6: _OfPicture(6, polar_edges, look.quarter_grey),
-        8: Plane(8, look.high_pass[None], _BYTE),
-        9: _OfPicture(9, lambda grey: low_pass(grey)[None], look.eighth_grey),
-        10: Plane(10, namespace(motion).stack([motion, look.saliency])),
-        12: _OfPicture(12, lambda grey: edge_distance(polar_edges(grey))[None], look.quarter_grey),
+        6: _OfPicture(6, polar_edges, features.quarter_grey),
+        8: Plane(8, features.high_pass[None], _BYTE),
+        9: _OfPicture(9, lambda grey: low_pass(grey)[None], features.eighth_grey),
+        10: Plane(10, namespace(motion).stack([motion, features.saliency])),
+        12: _OfPicture(12, lambda grey: edge_distance(polar_edges(grey))[None], features.quarter_grey),
     }
 
 

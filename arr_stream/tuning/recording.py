@@ -20,9 +20,10 @@ from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.davis import check_visible, read_paired, tight_box
 from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.patch_set import PatchSet
-from arr_stream.pipeline import Pipeline, change_of_cells
+from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Change, Sample
+from arr_stream.selection.frame_scores import change_of_cells
 from arr_stream.selection.selector import CellValues
 from arr_stream.stream import Models
 from arr_stream.texture.array import CELL_LEVEL, Texture

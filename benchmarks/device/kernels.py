@@ -31,7 +31,7 @@ from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import cell_difference, colour_shares
-from arr_stream.texture.visual import FrameLook, high_pass, look_at, picture_channels, saliency
+from arr_stream.texture.visual import FrameFeatures, frame_features, high_pass, picture_channels, saliency
 from arr_stream.types import Frame, Grid
 from benchmarks.device.mips import dense_into, pyramid
 from benchmarks.scenes.clips import panning_frames, usual_queries
@@ -202,8 +202,8 @@ def kernel_table(timings: list[KernelTiming], bytes_per_ms: float, device: str) 
 def _kernels(frames: list[Frame], device: torch.device, settings: Settings) -> Iterator[Kernel]:
     before, now = (torch.from_numpy(frame.rgb).to(device) for frame in frames)
     grid = Grid.for_size(frames[0].size_wh, max_pixels=settings.grid.max_pixels)
-    earlier = look_at(before, None, grid)
-    look = look_at(now, earlier.colours, grid)
+    earlier = frame_features(before, None, grid)
+    look = frame_features(now, earlier.colours, grid)
     yield from _seeing(now, look, grid)
     hw = (grid.rows * 4, grid.columns * 4)
     preset = usual_preset("torch", settings.motion.preset)
@@ -225,7 +225,7 @@ def _fresh(flow: Flow) -> Flow:
     return Flow(flow.offset_px, flow.confidence, flow.residual)
 
 
-def _seeing(rgb: Tensor, look: FrameLook, grid: Grid) -> Iterator[Kernel]:
+def _seeing(rgb: Tensor, look: FrameFeatures, grid: Grid) -> Iterator[Kernel]:
     def reduced() -> tuple[Tensor, ...]:
         made = Pictures(rgb, grid)
         return made.half, made.grey, made.quarter, made.quarter_grey, made.eighth, made.eighth_grey
@@ -240,7 +240,7 @@ def _seeing(rgb: Tensor, look: FrameLook, grid: Grid) -> Iterator[Kernel]:
 
 def _choosing(
     frames: list[Frame],
-    look: FrameLook,
+    look: FrameFeatures,
     flow: Flow,
     rgb: Tensor,
     history: Tensor,
@@ -288,7 +288,7 @@ def _unread(plane: Plane | LazyPlane) -> Plane | LazyPlane:
 
 
 def _whole(
-    rgb: Tensor, look: FrameLook, flow: Flow, motion: Tensor, history: Tensor, grid: Grid, settings: Settings
+    rgb: Tensor, look: FrameFeatures, flow: Flow, motion: Tensor, history: Tensor, grid: Grid, settings: Settings
 ) -> Iterator[Kernel]:
     device, wh = rgb.device, grid.texture_wh
     count = settings.keyframes.cluster_count

@@ -109,7 +109,8 @@ def measure(section: Section, place: Place, *, quick: bool, say: Callable[[str],
     if record.missing:
         say(f"  not measured: {record.missing}")
         return record
-    runs, pictures = [], []
+    runs: list[Run] = []
+    pictures: list[str] = []
     for index, command in enumerate(section.commands):
         picture = f"{section.name}{f'-{index + 1}' if len(section.commands) > 1 else ''}.png"
         line = command.quick if quick and command.quick else command.line

@@ -1,0 +1,95 @@
+"""Scores of a frame's cells: one step on the frame's device, from its pictures, motion and queries."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from arr_stream.config import ScoringSettings
+from arr_stream.motion.flow import Flow
+from arr_stream.motion.keyframe_results import carried_to_cells
+from arr_stream.relevance.cell_scores import CellScores, score_cells, without_others
+from arr_stream.relevance.figure import Figure, see_figure
+from arr_stream.relevance.kinds.base import QueryContext, QueryTask
+from arr_stream.relevance.query_scorers import QueryRelevance, answer_queries
+from arr_stream.relevance.scorers import Change
+from arr_stream.texture.array import LazyPlane, Plane
+from arr_stream.texture.arrays import Array
+from arr_stream.texture.pixels import cell_difference
+from arr_stream.types import Grid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoringInputs:
+    """Inputs of the scores of a frame's cells; `see_figure` and `QueryContext` document most of them.
+
+    Args:
+        planes: Those that scores are made of; None where regions are scored first.
+        weights: Of the scorers.
+        known, change: See `Background` and `motion_evidence`; `change` is `[H/8, W/8]`.
+        sent: `[H/8, W/8]` lightness of the cells as the model has them; None where that is no matter.
+        small_text: Text too small for the texture on an earlier frame, and the way back to it.
+    """
+
+    figure: Figure
+    quarter: Array
+    eighth: Array
+    eighth_grey: Array
+    detail: Array
+    motion: Array
+    flow: Flow | None
+    text_flow: Flow | None
+    embedding_flow: Flow | None
+    object_flow: Flow | None
+    trust: float
+    tasks: tuple[QueryTask, ...]
+    planes: Mapping[int, Plane | LazyPlane] | None
+    weights: ScoringSettings
+    known: Array
+    change: Array
+    sent: Array | None
+    small_text: tuple[Array, Flow] | None
+    grid: Grid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredFrame:
+    """Scores of a frame's cells, see `CellValues`; and the state that the figure and the scorers keep."""
+
+    figure: Figure
+    moving: Array
+    relevance: QueryRelevance
+    states: tuple[Any, ...]
+    scores: CellScores | None
+    difference: Array | None
+    small_text: Array | None
+    change: Change | None
+
+
+def change_of_cells(change: Array, known: Array, grid: Grid) -> Change:
+    """Return the evidence of change for each cell; for the arguments see `motion_evidence`."""
+    return Change.of(change, (grid.rows, grid.columns), known[0, 0])
+
+
+def score_frame(inputs: ScoringInputs) -> Generator[str, None, ScoredFrame]:
+    """Compute motion, the answers to the queries and the scores of each cell."""
+    figure, moving = see_figure(inputs.figure, inputs.eighth, inputs.detail, inputs.motion, inputs.flow)
+    yield "figure"
+    flows = inputs.text_flow, inputs.embedding_flow, inputs.object_flow
+    context = QueryContext(inputs.quarter, inputs.motion, moving, inputs.flow, *flows, inputs.trust)
+    relevance, states = answer_queries(inputs.tasks, context, (inputs.grid.rows, inputs.grid.columns))
+    yield "relevance"
+    change = change_of_cells(inputs.change, inputs.known, inputs.grid)
+    scores = difference = small_text = None
+    if inputs.planes is not None:
+        asked = relevance.followed(moving, change), moving, inputs.weights, relevance.word_cells, change
+        scores = without_others(score_cells(inputs.planes, inputs.grid.texture_wh, *asked), relevance)
+    if inputs.sent is not None:
+        difference = cell_difference(inputs.eighth_grey, inputs.sent)
+    if inputs.small_text is not None:
+        small_text = carried_to_cells(*inputs.small_text)
+    yield "selection"
+    # The host needs the change only where it scores cells itself.
+    left = change if inputs.planes is None else None
+    return ScoredFrame(figure, moving, relevance, states, scores, difference, small_text, left)
