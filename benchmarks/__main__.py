@@ -20,8 +20,6 @@ app = typer.Typer(
 for command in (
     quality.compare,
     quality.localisation,
-    quality.meaning,
-    quality.entering,
     quality.answers,
     quality.small_text,
     quality.carry,

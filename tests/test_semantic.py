@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EmptyQuery, WeightsInvalid
-from arr_stream.keyframes.embeddings.projection import MAX_QUERY_ROWS, centred
-from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, Null, mostly_latin
+from arr_stream.keyframes.embeddings.projection import MAX_QUERY_ROWS, centred, product
+from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, Null, SemanticSpace, mostly_latin
 from arr_stream.types import Embedding, FloatArray
-from benchmarks.meaning import MeasuredSpace
 from tests.test_projection import pca_of, unit
 
 SPACE = "made-up"
@@ -65,6 +64,20 @@ class World:
         noise = unit(self.rng.standard_normal(content.shape), axis=0)
         values = unit(self.picture_mean[:, None, None] + 0.7 * content + 0.35 * noise, axis=0)
         return Embedding(values, SPACE, joint=True), shares.astype(np.float32)
+
+
+class MeasuredSpace(SemanticSpace):
+    """Semantic space with the reference that projected relevance is compared with."""
+
+    def relevance_full(self, embedding: Embedding) -> FloatArray:
+        """Score the queries, `[Q, h, w]` float32 in [0, 1], from all D numbers of a feature.
+
+        Raises:
+            ValueError: Features of another space than the texts, or no keyframe yet.
+        """
+        self._check(embedding)
+        self._rows()
+        return self._calibrated(product(self._queries, self._centred(embedding)))
 
 
 SHOWN = tuple(range(12))

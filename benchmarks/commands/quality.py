@@ -172,61 +172,6 @@ def localisation(
     show(report, as_json=as_json)
 
 
-def meaning(
-    clip_model: Annotated[str, typer.Option("--model", help="As for process.")] = "tiny",
-    clips: Annotated[int, typer.Option(min=1, help="Generated clips to carry answers through.")] = 12,
-    interval: Annotated[int, typer.Option(min=2, help="Frames from keyframe to keyframe.")] = 30,
-    scenes: Annotated[int, typer.Option(min=1, help="Generated scenes to project.")] = 10,
-    chosen: Annotated[int, typer.Option(min=1, help="Cells to choose of 1024.")] = 273,
-    as_json: Json = False,
-) -> None:
-    """Carry a model's answers through generated clips, and compare 16 channels with all dimensions."""
-    settings = Settings().with_values({"keyframes.embeddings": "clip", "clip.model": clip_model})
-
-    from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
-    from benchmarks.meaning import MeaningReport, evaluate_carried, evaluate_projected, held_out_clips
-
-    embedder, encoder = make_embedder(settings), make_text_encoder(settings)
-    assert encoder is not None
-    model = embedder, encoder, find_pca(settings, encoder)
-    carried = evaluate_carried(
-        held_out_clips(clips, interval),
-        *model,
-        interval=interval,
-        progress=lambda done: say(f"clip {done} of {clips}"),
-    )
-    projected = evaluate_projected(
-        *model, scenes=scenes, chosen=chosen, progress=lambda done: say(f"scene {done} of {scenes}")
-    )
-    show(MeaningReport(carried, projected), as_json=as_json)
-
-
-def entering(
-    clip_model: Annotated[str, typer.Option("--model", help="As for process.")] = "tiny",
-    scenes: Annotated[int, typer.Option(min=1, help="Generated scenes, each under three cameras.")] = 24,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Ask for what enters between keyframes: is it found soon, and what does looking for it cost?"""
-    settings = cpu_settings("entering", None, overrides)
-    settings = settings.with_values({"keyframes.embeddings": "clip", "clip.model": clip_model})
-
-    from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
-    from benchmarks.entering import evaluate_entering, held_out_entries
-
-    embedder, encoder = make_embedder(settings, threads=1), make_text_encoder(settings)
-    assert encoder is not None
-    report = evaluate_entering(
-        held_out_entries(scenes),
-        embedder,
-        encoder,
-        find_pca(settings, encoder),
-        settings=settings,
-        progress=lambda done: say(f"clip {done} of {3 * scenes}"),
-    )
-    show(report, as_json=as_json)
-
-
 def small_text(
     clips: Annotated[int, typer.Option(min=1, help="Generated clips of each height of words.")] = 2,
     frames: FramesEach = 2,

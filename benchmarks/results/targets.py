@@ -396,20 +396,6 @@ TARGETS: tuple[Target, ...] = (
     Target("Right answers, 10%: ahead of the best rule by", "answers", 0.10, _ahead_of_rules("pictures", "10%")),
     Target("The same with eight things and more, 10%", "answers", 0.10, _ahead_of_rules("crowded pictures", "10%")),
     Target("What is gone after a minute: ahead of even cells in the same memory by", "watching", 0.15, _by_memory),
-    Target(
-        "What enters, five frames on: covered, of what with a keyframe there",
-        "entering",
-        0.8,
-        fact("share_of_keyframe"),
-    ),
-    Target(
-        "Its cost, of that of keyframes alone",
-        "entering",
-        1.3,
-        fact("run_cost"),
-        at_least=False,
-        unit="times",
-    ),
     *(
         Target(
             f"A mask carried over {frames} frames, DAVIS (tuned on it): mean IoU",
