@@ -25,7 +25,6 @@ for command in (
     quality.carry,
     quality.flow,
     quality.text,
-    speed.query,
     speed.device,
     speed.vlm,
     speed.serving,

@@ -244,7 +244,6 @@ def test_a_picture_is_whole_or_not_there(tmp_path: Path) -> None:
     [
         ("bench", "clip.mp4"),
         ("tune", "folder"),
-        ("query",),
         ("answers",),
     ],
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arr_stream.cli.console import out
-from arr_stream.cli.measuring import Json, Overrides, Preset, Repeats, cpu_settings, say, show
+from arr_stream.cli.measuring import Json, Overrides, Preset, Repeats, say, show
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from benchmarks.sizes import parse_size
@@ -31,25 +31,6 @@ class PartName(StrEnum):
     modes = "modes"
     end_to_end = "end-to-end"
     memory = "memory"
-
-
-def query(
-    clip_model: Annotated[
-        str, typer.Option("--clip-model", help="As for process; NAME:random times an architecture without weights.")
-    ] = "tiny",
-    size: Annotated[str, typer.Option(help="Frame size, WIDTHxHEIGHT.")] = "864x480",
-    repeats: Repeats = 5,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Time a query: from the texture, by a dense pass on every frame, by encoding a crop for every cell."""
-    settings = cpu_settings("query", None, overrides)
-    settings = settings.with_values({"clip.model": clip_model, "keyframes.embeddings": "clip"})
-    size_wh = parse_size(size)
-
-    from benchmarks.query import bench_relevance
-
-    show(bench_relevance(settings, size_wh=size_wh, repeats=repeats, progress=say), as_json=as_json)
 
 
 def device(

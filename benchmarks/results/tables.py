@@ -21,12 +21,6 @@ def tables_of(record: Record) -> list[ResultTable]:
     return [ResultTable.from_json(values) for run in record.runs for values in run.result["tables"]]
 
 
-def _passes(runs: Sequence[Run]) -> list[ResultTable]:
-    rows = [(f"`{run.label}`", run.result["dense_ms"], run.result["amortised_ms"]) for run in runs]
-    headings = ("`clip.passes`", "one pass, ms", "a frame's share with relevance, ms")
-    return [ResultTable(runs[0].result["model"], headings, tuple(rows), digits=0)]
-
-
 def _text(runs: Sequence[Run]) -> list[ResultTable]:
     own = set(TextScore.__slots__)
     return text_tables(
@@ -36,6 +30,5 @@ def _text(runs: Sequence[Run]) -> list[ResultTable]:
 
 MAKERS: dict[str, Callable[[Sequence[Run]], list[ResultTable]]] = {
     "text": _text,
-    "passes": _passes,
 }
 """Of sections whose tables are put together from several commands, or whose command prints rows alone."""
