@@ -21,7 +21,6 @@ for command in (
     quality.compare,
     quality.localisation,
     quality.answers,
-    quality.small_text,
     quality.carry,
     quality.flow,
     quality.text,
@@ -29,7 +28,6 @@ for command in (
     speed.vlm,
     speed.serving,
     speed.live,
-    speed.batch,
     results,
 ):
     app.command()(command)

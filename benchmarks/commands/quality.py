@@ -172,21 +172,6 @@ def localisation(
     show(report, as_json=as_json)
 
 
-def small_text(
-    clips: Annotated[int, typer.Option(min=1, help="Generated clips of each height of words.")] = 2,
-    frames: FramesEach = 2,
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Words read on 3840x2160 from the pixels that were given, with cells finer than the texture and without."""
-    settings = cpu_settings("small-text", preset, overrides)
-
-    from benchmarks.small_text import evaluate_small_text
-
-    show(evaluate_small_text(settings, clips=clips, frames=frames, progress=say), as_json=as_json)
-
-
 def _known(given: Sequence[str] | None, known: Sequence[_Name], option: str) -> list[_Name]:
     """The known ones of some names, each once.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from arr_stream.cli.console import out
-from arr_stream.cli.measuring import Json, Overrides, Preset, Repeats, say, show
+from arr_stream.cli.measuring import Json, Overrides, Preset, say, show
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from benchmarks.sizes import parse_size
@@ -167,42 +166,6 @@ def live(
 
     plan = LivePlan(seconds, minutes, tuple(overrides or ()), say)
     show(bench_live(tuple(dict.fromkeys(part or USUAL)), plan), as_json=as_json)
-
-
-def batch(
-    source: Annotated[
-        list[str] | None, typer.Argument(help="Files, folders or globs; clips are made where there are none.")
-    ] = None,
-    files: Annotated[int, typer.Option(min=1, help="Clips to make.")] = 20,
-    frames: Annotated[int, typer.Option(min=1, help="Frames of a clip.")] = 150,
-    size: Annotated[str, typer.Option(help="Size of their frames, WIDTHxHEIGHT.")] = "640x352",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Files at once.")] = 2,
-    engine: Annotated[
-        list[str] | None, typer.Option(help="local or ray; repeat it. The others are compared with the first.")
-    ] = None,
-    repeats: Repeats = 3,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Measure a batch by each engine in turns: startup, steady work and closing, and the ratio of total times."""
-    # Refused here rather than by every process that is measured.
-    Settings.load(None, overrides or ())
-    size_wh = parse_size(size)
-
-    from benchmarks.batch import BatchPlan, bench_batch
-
-    plan = BatchPlan(
-        tuple(str(Path(name).absolute()) if Path(name).exists() else name for name in source or ()),
-        files=files,
-        frames=frames,
-        size_wh=size_wh,
-        jobs=jobs,
-        engines=tuple(dict.fromkeys(engine or ("local", "ray"))),
-        rounds=repeats,
-        overrides=tuple(overrides or ()),
-        progress=say,
-    )
-    show(bench_batch(plan), as_json=as_json)
 
 
 def _pair(option: str, text: str) -> tuple[int, int]:

@@ -278,16 +278,6 @@ def _flow_error(record: Record) -> float | None:
     return max(ours[pair] / others[pair] for pair in ours)
 
 
-def _engines(record: Record) -> float | None:
-    """Total time of a batch on Ray over that of local processes."""
-    found = table_named(record, "A batch of")
-    if found is None or "total / local" not in found.columns:
-        return None
-    ratios = {row[0]: row[found.columns.index("total / local")] for row in found.rows}
-    total = ratios.get("ray")
-    return float(total) if isinstance(total, int | float) else None
-
-
 def _fuzzed(record: Record) -> float | None:
     """Mutated inputs, where none of them was a finding."""
     result = record.runs[0].result
@@ -476,7 +466,6 @@ TARGETS: tuple[Target, ...] = (
         _flow_error,
         at_least=False,
     ),
-    Target("Batch: Ray on two cores against local processes", "engines", 1.3, _engines, at_least=False, unit="times"),
     Target("Mutated inputs over all parsers, without a finding", "fuzz", 20_000, _fuzzed),
     Target(
         "An hour of stream with faults: memory grows by",
