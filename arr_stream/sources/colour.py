@@ -142,9 +142,10 @@ class _Tables(NamedTuple):
     """Mapping to full-range YCbCr of BT.709.
 
     Args:
-        grey: `[65536]`, the luma in [0, 255] that grey of each 10-bit luma code becomes.
-        colours: `[128 * 65, 65, 3]`: luma of a colour less that of grey, Cb, and Cr, each plus 128. Rows by luma code
-            in steps of 8 and then by Cr, columns by Cb, both in steps of 16.
+        grey: `[65536]`, the luma in [0, 255], less 128, that grey of each 10-bit luma code becomes.
+        colours: `[64 * 256, 2 * 256, 3]`: luma of a colour less that of grey, Cb, and Cr, each plus 128. Luma codes in
+            steps of 16 and then Cr are the rows; in each, luma in two steps of 8 and then Cb. Both chroma codes are in
+            steps of 4. One image, since OpenCV reads it fast, of fewer than 32768 rows, which is OpenCV's limit.
     """
 
     grey: npt.NDArray[np.int16]
@@ -154,7 +155,7 @@ class _Tables(NamedTuple):
 _NODES = 65
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _tables(transfer: str, primaries: str, matrix: str, full_range: bool) -> _Tables:
     def levels(luma: _Values, blue: _Values, red: _Values) -> _Values:
         y, cb, cr = (luma - 64) / 876, (blue - 512) / 896, (red - 512) / 896
@@ -169,9 +170,14 @@ def _tables(transfer: str, primaries: str, matrix: str, full_range: bool) -> _Ta
     luma = mapped @ np.array([0.2126, 0.7152, 0.0722], np.float32)
     change = luma - levels(middles, centre, centre)[:, None, :1]
     blue, red = (mapped[..., 2] - luma) / 1.8556, (mapped[..., 0] - luma) / 1.5748
-    colours = np.rint(np.stack([change, blue, red], axis=-1) + 128).clip(0, 255).astype(np.uint8)
-    grey = np.rint(levels(np.arange(1024, dtype=np.float32), centre, centre)[:, 0]).astype(np.int16)
-    return _Tables(np.pad(grey, (0, 65536 - 1024), mode="edge"), colours.reshape(-1, _NODES, 3))
+    coarse = np.rint(np.stack([change, blue, red], axis=-1) + 128).clip(0, 255).astype(np.uint8)
+    places = np.arange(256, dtype=np.float32) / 4
+    columns, rows = np.meshgrid(places, places)
+    colours = np.empty((64, 256, 2, 256, 3), np.uint8)
+    for step, values in enumerate(coarse):
+        colours[step // 2, :, step % 2] = cv2.remap(values, columns, rows, cv2.INTER_LINEAR)
+    grey = np.rint(levels(np.arange(1024, dtype=np.float32), centre, centre)[:, 0] - 128).astype(np.int16)
+    return _Tables(np.pad(grey, (0, 65536 - 1024), mode="edge"), colours.reshape(64 * 256, 2 * 256, 3))
 
 
 def _rgb_signal(y: _Values, cb: _Values, cr: _Values, matrix: str) -> _Values:
@@ -220,7 +226,7 @@ def _to_xyz(primaries: _Primaries) -> npt.NDArray[np.float64]:
 def _map_picture(picture: VideoFrame, colour: Colour) -> ByteArray:
     """Return a picture of HDR or wide gamut as BT.709, `[H, W, 3]`.
 
-    A table for grey maps each pixel's luma. The colour's correction to luma, and chroma, are interpolated once for each
+    A table for grey maps each pixel's luma. The colour's correction to luma, and chroma, are looked up once for each
     chroma sample, of which there are four times fewer in 4:2:0.
 
     Raises:
@@ -239,15 +245,15 @@ def _map_picture(picture: VideoFrame, colour: Colour) -> ByteArray:
     table = _tables(colour.transfer, colour.primaries, matrix, full_range)
     luma, blue, red = (_samples(plane, np.uint16) for plane in planar.planes)
     shared = cv2.resize(luma, blue.shape[::-1], interpolation=cv2.INTER_AREA)
-    nodes = cv2.merge([blue >> 4, (shared >> 3) * _NODES + (red >> 4)]).view(np.int16)
-    fractions = ((red & 15) << 6) | ((blue & 15) << 1)
-    colours = cv2.remap(table.colours, nodes, fractions, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    change = cv2.resize(colours[..., 0].astype(np.int16) - 128, luma.shape[::-1], interpolation=cv2.INTER_LINEAR)
+    blue_step, red_step = (cv2.convertScaleAbs(plane, alpha=0.25) for plane in (blue, red))
+    places = cv2.merge([((shared << 5) & 256) | blue_step, ((shared >> 4) << 8) | red_step]).view(np.int16)
+    change, shown_blue, shown_red = cv2.split(cv2.remap(table.colours, places, None, cv2.INTER_NEAREST))
+    change = cv2.resize(change.astype(np.int16), luma.shape[::-1], interpolation=cv2.INTER_LINEAR)
     shown = VideoFrame(picture.width, picture.height, f"yuv{sampling}p")
     shown.colorspace, shown.color_range = Colorspace.ITU709, ColorRange.JPEG
-    shown_luma, shown_blue, shown_red = (_samples(plane, np.uint8) for plane in shown.planes)
-    cv2.add(cv2.LUT(luma, table.grey), change, dst=shown_luma, dtype=cv2.CV_8U)
-    shown_blue[:], shown_red[:] = colours[..., 1], colours[..., 2]
+    planes = [_samples(plane, np.uint8) for plane in shown.planes]
+    cv2.add(cv2.LUT(luma, table.grey), change, dst=planes[0], dtype=cv2.CV_8U)
+    planes[1][:], planes[2][:] = shown_blue, shown_red
     return np.asarray(shown.to_ndarray(format="rgb24", threads=1))
 
 
