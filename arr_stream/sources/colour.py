@@ -152,9 +152,6 @@ class _Tables(NamedTuple):
     colours: ByteArray
 
 
-_NODES = 65
-
-
 @lru_cache(maxsize=2)
 def _tables(transfer: str, primaries: str, matrix: str, full_range: bool) -> _Tables:
     def levels(luma: _Values, blue: _Values, red: _Values) -> _Values:
@@ -164,7 +161,7 @@ def _tables(transfer: str, primaries: str, matrix: str, full_range: bool) -> _Ta
         return _map_to_bt709(_rgb_signal(y, cb, cr, matrix), transfer, primaries)
 
     centre = np.full(1, 512, np.float32)
-    nodes = np.arange(_NODES, dtype=np.float32) * 16
+    nodes = np.arange(65, dtype=np.float32) * 16
     middles = np.arange(3.5, 1024, 8, dtype=np.float32)
     mapped = levels(middles[:, None, None], nodes, nodes[:, None])
     luma = mapped @ np.array([0.2126, 0.7152, 0.0722], np.float32)

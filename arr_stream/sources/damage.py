@@ -7,11 +7,13 @@ file's header, and from the sizes that its elements declare.
 from __future__ import annotations
 
 import os
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO
 
+import numpy as np
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
@@ -217,7 +219,8 @@ def place_of(picture: VideoFrame) -> int | None:
 def is_broken(file: IO[bytes], container: str) -> bool:
     """Return True if a file's structure is broken: an element is truncated, or out of place.
 
-    FFmpeg resynchronises there without an error. The check reads only the headers of elements.
+    FFmpeg resynchronises there without an error, and ignores checksums. Only the headers of elements are read, except
+    for transport streams and Matroska with checksums, which are read whole.
 
     Args:
         file: The file; its position stays as it is.
@@ -237,15 +240,16 @@ def is_broken(file: IO[bytes], container: str) -> bool:
 
 
 _SEGMENT, _CLUSTER, _BLOCK_GROUP, _TRACKS, _TRACK = 0x18538067, 0x1F43B675, 0xA0, 0x1654AE6B, 0xAE
-_BLOCKS, _TRACK_NUMBER = (0xA1, 0xA3), 0xD7
+_BLOCKS, _TRACK_NUMBER, _CRC = (0xA1, 0xA3), 0xD7, 0xBF
 _UNKNOWN_SIZE = -1
+_CHUNK_BYTES = 1 << 20
 _MOST_ELEMENTS = 4_000_000
 """Limit of elements, above that of a feature film; a file of tiny elements would take minutes."""
 
 
 def _whole_matroska(file: IO[bytes], size: int) -> bool:
-    """Check the elements of the segment; blocks must belong to a track, and elements end within their parents."""
-    place, ends, tracks = 0, [size], set[int]()
+    """Check the elements of the segment: their ends, the tracks of blocks, and the checksums of clusters."""
+    place, ends, tracks, cluster = 0, [size], set[int](), (0, 0)
     for _ in range(_MOST_ELEMENTS):
         if place >= size:
             return place == size
@@ -270,7 +274,13 @@ def _whole_matroska(file: IO[bytes], size: int) -> bool:
             # A cluster of unknown size ends where the next element of the segment begins.
             if length[0] != _UNKNOWN_SIZE or identity == _SEGMENT:
                 ends.append(end)
+            if identity == _CLUSTER:
+                cluster = place, end
             continue
+        if identity == _CRC and place - start == cluster[0] and length[0] == 4:
+            checksum = int.from_bytes(head[start : start + 4], "little")
+            if cluster[1] != ends[-1] or _checksum(file, place + 4, end=cluster[1]) != checksum:
+                return False
         if identity == _TRACK_NUMBER:
             tracks.add(int.from_bytes(head[start : start + length[0]]))
         elif identity in _BLOCKS:
@@ -279,6 +289,14 @@ def _whole_matroska(file: IO[bytes], size: int) -> bool:
                 return False
         place = end
     return True
+
+
+def _checksum(file: IO[bytes], start: int, *, end: int) -> int:
+    checksum = 0
+    file.seek(start)
+    while start < end and (read := file.read(min(end - start, _CHUNK_BYTES))):
+        checksum, start = zlib.crc32(read, checksum), start + len(read)
+    return checksum
 
 
 def _variable_int(head: bytes, start: int, *, most: int) -> tuple[int, int] | None:
@@ -340,13 +358,37 @@ def _whole_tags(file: IO[bytes], size: int) -> bool:
 
 
 def _whole_packets(file: IO[bytes], size: int) -> bool:
-    """Check a transport stream: rows of packets of 188 bytes, in some files with 4 before or 16 after each."""
+    """Check a transport stream: rows of packets of 188 bytes, in some files with 4 before or 16 after each.
+
+    The demuxer skips a picture without a header silently, so the headers are checked too.
+    """
     file.seek(0)
     head = file.read(4 + 2 * 204)
     for length, start in ((188, 0), (192, 4), (204, 0)):
         if len(head) > start + length and head[start] == head[start + length] == 0x47:
-            return size % length == 0
+            return size % length == 0 and _has_headers(file, length, start)
     return True
+
+
+def _has_headers(file: IO[bytes], length: int, start: int) -> bool:
+    """Return whether each unit begins with the code of a PES header, on all PIDs where most do."""
+    with_code, without = np.zeros((2, 1 << 13), np.int64)
+    file.seek(0)
+    while read := file.read(_CHUNK_BYTES // length * length):
+        rows = np.frombuffer(read, np.uint8, len(read) // length * length).reshape(-1, length)[:, start : start + 188]
+        flags = rows[:, 3]
+        # a unit begins here, it is not scrambled, and it has a payload
+        rows = rows[(rows[:, 0] == 0x47) & (rows[:, 1] & 0x40 > 0) & (flags & 0xC0 == 0) & (flags & 0x10 > 0)]
+        begin = np.where(rows[:, 3] & 0x20, 5 + rows[:, 4].astype(int), 4)
+        rows, begin = rows[begin <= 188 - 3], begin[begin <= 188 - 3]
+        code = rows[np.arange(len(rows))[:, None], begin[:, None] + np.arange(3)]
+        pids = (rows[:, 1] & 31).astype(int) << 8 | rows[:, 2]
+        has_code = (code == (0, 0, 1)).all(axis=1)
+        # Joined recordings may carry tables on the same PID.
+        is_table = (code[:, 0] == 0) & (code[:, 2] & 0x30 == 0x30)
+        with_code += np.bincount(pids[has_code], minlength=1 << 13)
+        without += np.bincount(pids[~has_code & ~is_table], minlength=1 << 13)
+    return not ((without > 0) & (with_code > without)).any()
 
 
 _CHECKS: dict[str, Callable[[IO[bytes], int], bool]] = {
