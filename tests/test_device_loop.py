@@ -142,7 +142,7 @@ def test_it_chooses_the_same_cells_for_the_same_reasons(asked: str) -> None:
 
 def test_a_long_clip_with_clip_and_a_region_gets_the_same_cells() -> None:
     changes = {"keyframes.embeddings": "clip", "keyframes.text": "none", "keyframes.clusters": "grid"}
-    settings = Settings().with_values({"selection.budget": "10", **changes, **SHARED_FLOW})
+    settings = Settings().with_values({"selection.budget": "14", **changes, **SHARED_FLOW})
     x, y, width, height = (float(edge) for edge in LONG_REGION.split(","))
     queries = RegionQuery((x, y, width, height)), parse_text("circle")
     models = Models.load(settings)

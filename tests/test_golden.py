@@ -68,7 +68,7 @@ PROCESS: dict[str, tuple[object, ...]] = {
     "only what is new": (STREET, "--query", "red", "--set", "selection.novelty=skip", "--budget", 40, *SHORT),
     "merged clusters": (STREET, "--set", "keyframes.clusters=merge", "--budget", 40, "--max-frames", 14),
     "torch flow": (STREET, "--query", "red", "--set", "motion.flow=torch", "--budget", 40, "--max-frames", 10),
-    "long": ("LONG", "--query", "circle", "--region", LONG_REGION, "--clip-model", "tiny", "--budget", 10, *QUICK),
+    "long": ("LONG", "--query", "circle", "--region", LONG_REGION, "--clip-model", "tiny", "--budget", 14, *QUICK),
 }
 
 REFUSED: dict[str, tuple[object, ...]] = {
