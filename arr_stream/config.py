@@ -117,14 +117,6 @@ class KeyframeSettings(_Section):
 
 class ClipSettings(_Section):
     model: str = Field("tiny", description="`tiny`, NAME:PRETRAINED, or a folder or file with a checkpoint")
-    method: Literal["value", "self", "neighbour", "raw"] = Field("value", description="how places get their features")
-    passes: Literal["native", "coarse", "windows"] = Field(
-        "native", description="one forward at the frame's aspect, at the model's own size, or in overlapping windows"
-    )
-    places: int = Field(
-        2048, ge=16, le=65536, description="most places of a frame in one native forward; larger frames are scaled down"
-    )
-    batch: int = Field(8, ge=1, description="windows in one forward")
     pca: str = Field(
         "auto", description="file from `train-pca`; `auto`: the model's own if it has one, else learned on the stream"
     )

@@ -501,9 +501,7 @@ class Pipeline:
         # A device reports its confidence at the end of a frame; reading it now would stall.
         trust = float(state.cache.keyframes.trust) if self._device.on_host else state.confidence
         needed = self._needed_parts()
-        # Squeezed to the model's own size, a part of a frame costs as much as all of it.
-        looks = "embedding" in needed and self._settings.clip.passes != "coarse"
-        share = self._settings.keyframes.window_share if looks else 0.0
+        share = self._settings.keyframes.window_share if "embedding" in needed else 0.0
         query_dominates = (
             "text" not in needed and state.asked is not None and state.asked.query_dominates(self._queries)
         )

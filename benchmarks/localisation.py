@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import cv2
 import numpy as np
 
-from arr_stream.config import Settings
 from arr_stream.evaluation.tables import Report, ResultTable, Value, plain
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
 from arr_stream.types import BoolArray, FloatArray, Frame, Grid
@@ -94,11 +93,10 @@ class LocalisationReport(Report):
         rows: list[tuple[Value, ...]] = []
         for both, alone in zip(self.rows[::2], self.rows[1::2], strict=True):
             figures = [(row.auc_all, row.auc_things, row.coverage_share) for row in (both, alone)]
-            method, way = both.embedder.split()[-2:]
-            rows.append((f"`{method}`", f"`{way}`", *figures[0], *figures[1], round(both.milliseconds)))
+            rows.append((both.embedder, *figures[0], *figures[1], round(both.milliseconds)))
         columns = (f"{kind}: {what}" for kind in ("red circle", "circle") for what in ("cells", "things", "share"))
         title = f"{self.scenes} scenes of {self.size_wh[0]}x{self.size_wh[1]} px"
-        return (ResultTable(title, ("method", "pass", *columns, "ms"), tuple(rows)),)
+        return (ResultTable(title, ("embedder", *columns, "ms"), tuple(rows)),)
 
     def facts(self) -> Mapping[str, Any]:
         rows = [plain(row) for row in self.rows]
@@ -108,30 +106,6 @@ class LocalisationReport(Report):
 def held_out_scenes(count: int, seed: int = 0, size_wh: tuple[int, int] = (448, 256)) -> list[Scene]:
     """Scenes with two to six things, none of which a training run has seen."""
     return [make_scene(np.random.default_rng([HELD_OUT_SEED, seed, index]), size_wh) for index in range(count)]
-
-
-def clip_variants(
-    settings: Settings, methods: Sequence[str] | None = None, passes: Sequence[str] | None = None
-) -> Iterator[Embedder]:
-    """One embedder for every method and pass, made one at a time, on one thread, so that their times compare.
-
-    Args:
-        settings: The model and where it lies.
-        methods: Which; None for all that the model has.
-        passes: Which; None for all.
-
-    Raises:
-        InvalidSetting: A method or pass that does not exist or does not fit the model.
-    """
-    from arr_stream.keyframes.embeddings.clip import ClipEmbedder
-
-    def variant(method: str, kind: str) -> ClipEmbedder:
-        chosen = settings.with_values({"clip.method": method, "clip.passes": kind})
-        return ClipEmbedder(chosen.clip, chosen.models, threads=1)
-
-    kinds = passes or ("native", "coarse", "windows")
-    for method in methods or variant("value", "native").methods:
-        yield from (variant(method, kind) for kind in kinds)
 
 
 def evaluate_localisation(

@@ -15,7 +15,6 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from arr_stream.config import ClipSettings, ModelSettings
@@ -23,6 +22,7 @@ from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings import openclip
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
+from arr_stream.keyframes.embeddings.dense import make_tower
 from arr_stream.keyframes.embeddings.openclip import CAPTIONS, CONFIG_NAME, fingerprint, load_clip
 from arr_stream.types import Frame, Grid
 from tests.clip_models import CONFIGS, built, save_model
@@ -76,19 +76,17 @@ def picture(size_wh: tuple[int, int] = (160, 96), seed: int = 0) -> KeyframeInpu
 
 
 @pytest.mark.parametrize("kind", ["vit16", "vit32", "token", "siglip", "fastvit"])
-def test_every_kind_of_model_embeds_in_every_pass(kind: str, tmp_path: Path, models: ModelSettings) -> None:
-    folder = save_model(tmp_path / kind, kind)
-    for passes in ("native", "coarse", "windows"):
-        embedder = ClipEmbedder(settings(folder, passes=passes), models, threads=1)
-        embedding = embedder.embed(picture())
-        assert embedding.joint and embedding.space == embedder.space
-        depth, height, width = embedding.values.shape
-        assert depth == CONFIGS[kind]["embed_dim"] and height <= 6 and width <= 10
-        assert (height, width) == (6, 10) or (kind, passes) != ("vit16", "native"), "two samples a cell"
-        assert embedding.values.dtype == np.float32 and embedding.values.flags.c_contiguous
-        np.testing.assert_allclose(np.linalg.norm(embedding.values, axis=0), 1.0, atol=1e-5)
-        assert embedder.name == f"clip {embedder.space} value {passes}"
-        np.testing.assert_array_equal(embedding.values, embedder.embed(picture()).values)
+def test_every_kind_of_model_embeds(kind: str, tmp_path: Path, models: ModelSettings) -> None:
+    embedder = ClipEmbedder(settings(save_model(tmp_path / kind, kind)), models, threads=1)
+    embedding = embedder.embed(picture())
+    assert embedding.joint and embedding.space == embedder.space
+    depth, height, width = embedding.values.shape
+    assert depth == CONFIGS[kind]["embed_dim"] and height <= 6 and width <= 10
+    assert (height, width) == (6, 10) or kind != "vit16", "two samples a cell"
+    assert embedding.values.dtype == np.float32 and embedding.values.flags.c_contiguous
+    np.testing.assert_allclose(np.linalg.norm(embedding.values, axis=0), 1.0, atol=1e-5)
+    assert embedder.name == f"clip {embedder.space}"
+    np.testing.assert_array_equal(embedding.values, embedder.embed(picture()).values)
 
 
 def test_embedding_leaves_torchs_threads_alone(vit: Path, models: ModelSettings) -> None:
@@ -98,25 +96,19 @@ def test_embedding_leaves_torchs_threads_alone(vit: Path, models: ModelSettings)
 
 
 def test_pixels_are_normalised_as_the_folder_says(vit: Path, models: ModelSettings) -> None:
-    """The coarse pass on a picture of the model's own size, against the model's own pooled-token path."""
     frame = picture((64, 64))
-    embedding = ClipEmbedder(settings(vit, method="raw", passes="coarse"), models).embed(frame)
-    visual = built("vit16").visual
-    visual.output_tokens = True
+    embedding = ClipEmbedder(settings(vit), models).embed(frame)
     mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
     pixels = (torch.from_numpy(frame.frame.rgb) / 255.0 - mean) / std
-    tokens = F.normalize(visual(pixels.permute(2, 0, 1)[None])[1] @ visual.proj, dim=-1)
-    np.testing.assert_allclose(embedding.values.reshape(24, -1).T, tokens[0], atol=1e-5)
+    expected = make_tower(built("vit16").visual, "vit16").features(pixels.permute(2, 0, 1)[None])[0]
+    np.testing.assert_allclose(embedding.values, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["value", "raw"])
-def test_a_model_that_gives_no_numbers_fails_the_keyframe_in_one_line(
-    method: Any, copy_of_vit: Path, models: ModelSettings
-) -> None:
+def test_a_model_that_gives_no_numbers_fails_the_keyframe_in_one_line(copy_of_vit: Path, models: ModelSettings) -> None:
     state = load_file(copy_of_vit / WEIGHTS)
     state["visual.transformer.resblocks.0.mlp.c_fc.weight"].fill_(3e38)  # finite, but what it is multiplied with is not
     save_file(state, copy_of_vit / WEIGHTS)
-    embedder = ClipEmbedder(settings(copy_of_vit, method=method), models)
+    embedder = ClipEmbedder(settings(copy_of_vit), models)
     with pytest.raises(KeyframeFailed, match=r"^embedding: clip .* not numbers; ") as caught:
         embedder.embed(picture())
     assert "\n" not in str(caught.value)
@@ -395,12 +387,12 @@ def test_without_open_clip_the_extra_is_named(
         ClipEmbedder(settings(vit), models)
 
 
-@pytest.mark.parametrize(("kind", "method"), [("vit16", "neighbour"), ("siglip", "value"), ("token", "value")])
+@pytest.mark.parametrize("kind", ["vit16", "siglip", "token"])
 def test_half_precision_changes_little(
-    kind: str, method: Any, tmp_path: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What CUDA does, on the CPU: every step takes tensors of mixed precision."""
-    embedder = ClipEmbedder(settings(save_model(tmp_path / kind, kind), method=method), models)
+    embedder = ClipEmbedder(settings(save_model(tmp_path / kind, kind)), models)
     full = embedder.embed(picture()).values
     half = torch.autocast("cpu", dtype=torch.bfloat16)
     monkeypatch.setattr("arr_stream.keyframes.embeddings.clip._precision", lambda _: half)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,20 +14,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from open_clip.model import _build_vision_tower
 
-from arr_stream.config import ClipSettings
 from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.embeddings.clip import (
+    MOST_PLACES,
     Normalisation,
     at_most,
     frame_features,
     places_hw,
-    window_starts,
 )
 from arr_stream.keyframes.embeddings.dense import (
-    METHODS,
-    NEIGHBOURHOOD_TOKENS,
     make_tower,
-    neighbourhood,
     resized_positions,
 )
 from arr_stream.types import Grid
@@ -92,7 +86,7 @@ def flat(features: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["vit16", "token"])
 def test_value_is_the_last_attention_of_every_place_to_itself_alone(kind: str) -> None:
     visual = built(kind).visual
-    features = make_tower(visual, kind, "value").features(own_pixels(visual), "value")
+    features = make_tower(visual, kind).features(own_pixels(visual))
     block = last_block(visual)
     tokens = entering(visual, block, own_pixels(visual))
     alone = attention(block, tokens, torch.eye(tokens.shape[1], dtype=torch.bool))
@@ -102,65 +96,15 @@ def test_value_is_the_last_attention_of_every_place_to_itself_alone(kind: str) -
 
 def test_value_of_an_attention_pool_is_the_pool_looking_at_one_place() -> None:
     visual = built("siglip").visual
-    features = make_tower(visual, "siglip", "value").features(own_pixels(visual), "value")
+    features = make_tower(visual, "siglip").features(own_pixels(visual))
     tokens = entering(visual, visual.trunk.norm, own_pixels(visual))
     expected = to_joint(visual, tokens, features[0, 0].numel())
     torch.testing.assert_close(flat(features), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["vit16", "token"])
-def test_raw_equals_the_towers_own_tokens(kind: str) -> None:
-    visual = built(kind).visual
-    features = make_tower(visual, kind, "raw").features(own_pixels(visual), "raw")
-    if kind == "token":
-        joint = visual.trunk.head(visual.trunk.forward_features(own_pixels(visual))[:, 1:])
-    else:
-        visual.output_tokens = True
-        joint = visual(own_pixels(visual))[1] @ visual.proj
-    torch.testing.assert_close(flat(features), F.normalize(joint, dim=-1), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", TRANSFORMERS)
-@pytest.mark.parametrize("method", ["self", "neighbour"])
-def test_mixing_methods_equal_attention_written_out(kind: str, method: str) -> None:
-    visual = built(kind).visual
-    features = make_tower(visual, kind, method).features(own_pixels(visual), method)
-    rows, columns = features.shape[2:]
-    block = last_block(visual)
-    tokens = entering(visual, block, own_pixels(visual))
-    mixed = mixed_by_hand(block, tokens, method, rows, columns)
-    expected = to_joint(visual, mixed, rows * columns)
-    torch.testing.assert_close(flat(features), expected, atol=2e-5, rtol=1e-4)
-
-
-def mixed_by_hand(block: Any, tokens: torch.Tensor, method: str, rows: int, columns: int) -> torch.Tensor:
-    """One head after the other, with softmax and the Gaussian spelled out."""
-    native = hasattr(block, "ln_1")
-    attn = block.attn
-    normed = block.ln_1(tokens) if native else block.norm1(tokens)
-    qkv = F.linear(normed, attn.in_proj_weight, attn.in_proj_bias) if native else attn.qkv(normed)
-    width, heads = qkv.shape[-1] // 3, attn.num_heads
-    size = width // heads
-    places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).float()
-    near = torch.exp(-(torch.cdist(places, places) ** 2) / (2 * NEIGHBOURHOOD_TOKENS**2))
-    bias = torch.zeros(tokens.shape[1], tokens.shape[1])
-    bias[-len(places) :, -len(places) :] = near
-    outs = []
-    for head in range(heads):
-        q, k, v = (qkv[..., part * width + head * size :][..., :size] for part in range(3))
-        by_keys = k @ k.transpose(1, 2) / math.sqrt(size)
-        if method == "neighbour":
-            outs.append((by_keys + bias).softmax(-1) @ v)
-        else:
-            by_queries = q @ q.transpose(1, 2) / math.sqrt(size)
-            outs.append((by_queries.softmax(-1) + by_keys.softmax(-1)) / 2 @ v)
-    joined = torch.cat(outs, dim=-1)
-    return torch.as_tensor(block.ls_1(attn.out_proj(joined)) if native else block.ls1(attn.proj(joined)))
-
-
 def test_fastvit_places_average_to_the_pooled_feature() -> None:
     visual = built("fastvit").visual
-    features = make_tower(visual, "fastvit", "value").features(own_pixels(visual), "value")
+    features = make_tower(visual, "fastvit").features(own_pixels(visual))
     fc = visual.trunk.head.fc
     places = F.conv2d(visual.trunk.forward_features(own_pixels(visual)), fc.weight[..., None, None], fc.bias)
     torch.testing.assert_close(places.mean(dim=(2, 3)), visual(own_pixels(visual)), atol=1e-5, rtol=1e-4)
@@ -170,46 +114,38 @@ def test_fastvit_places_average_to_the_pooled_feature() -> None:
 @pytest.mark.parametrize("kind", [*TRANSFORMERS, "fastvit"])
 def test_every_size_gives_its_own_grid_of_unit_vectors(kind: str) -> None:
     visual = built(kind).visual
-    tower = make_tower(visual, kind, "value")
-    for method in tower.methods:
-        picture = torch.randn(1, 3, 3 * tower.stride_px, 5 * tower.stride_px)
-        features = tower.features(picture, method)
-        assert features.shape[2:] == (3, 5) and features.dtype == torch.float32
-        torch.testing.assert_close(features.norm(dim=1), torch.ones(1, 3, 5))
+    tower = make_tower(visual, kind)
+    features = tower.features(torch.randn(1, 3, 3 * tower.stride_px, 5 * tower.stride_px))
+    assert features.shape[2:] == (3, 5) and features.dtype == torch.float32
+    torch.testing.assert_close(features.norm(dim=1), torch.ones(1, 3, 5))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "stride_px", "own_hw", "methods"),
+    ("name", "stride_px", "own_hw"),
     [
-        ("ViT-B-32", 32, (7, 7), METHODS),
-        ("ViT-B-16", 16, (14, 14), METHODS),
-        ("ViT-L-14", 14, (16, 16), METHODS),
-        ("ViT-B-16-SigLIP", 16, (14, 14), METHODS[:3]),
-        ("MobileCLIP-B", 16, (14, 14), METHODS),
-        ("MobileCLIP2-S0", 32, (8, 8), METHODS[:1]),
+        ("ViT-B-32", 32, (7, 7)),
+        ("ViT-B-16", 16, (14, 14)),
+        ("ViT-L-14", 14, (16, 16)),
+        ("ViT-B-16-SigLIP", 16, (14, 14)),
+        ("MobileCLIP-B", 16, (14, 14)),
+        ("MobileCLIP2-S0", 32, (8, 8)),
     ],
 )
-def test_models_of_true_size_are_understood(
-    name: str, stride_px: int, own_hw: tuple[int, int], methods: tuple[str, ...]
-) -> None:
+def test_models_of_true_size_are_understood(name: str, stride_px: int, own_hw: tuple[int, int]) -> None:
     """Shapes alone, without memory for weights."""
     config = open_clip.get_model_config(name)
     with torch.device("meta"):
         visual = _build_vision_tower(config["embed_dim"], config["vision_cfg"]).eval()
-        tower = make_tower(visual, name, "value")
-        assert (tower.stride_px, tower.own_hw, tower.methods) == (stride_px, own_hw, methods)
-        for method in methods:
-            features = tower.features(torch.zeros(1, 3, 3 * stride_px, 5 * stride_px), method)
-            assert features.shape == (1, config["embed_dim"], 3, 5)
+        tower = make_tower(visual, name)
+        assert (tower.stride_px, tower.own_hw) == (stride_px, own_hw)
+        features = tower.features(torch.zeros(1, 3, 3 * stride_px, 5 * stride_px))
+        assert features.shape == (1, config["embed_dim"], 3, 5)
 
 
-def test_what_does_not_fit_a_tower_is_refused() -> None:
-    for kind, methods in (("siglip", "value, self, neighbour"), ("fastvit", "value")):
-        with pytest.raises(InvalidSetting, match=f"'raw' does not fit {kind}; this model has {methods}$"):
-            make_tower(built(kind).visual, kind, "raw")
+def test_a_tower_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="ModifiedResNet"):
-        make_tower(built("resnet").visual, "resnet", "value")
+        make_tower(built("resnet").visual, "resnet")
 
 
 SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
@@ -229,29 +165,6 @@ def test_resized_positions_keep_rows_and_columns_apart() -> None:
     rows = torch.arange(4.0).repeat_interleave(3)
     resized = resized_positions(rows[:, None], (4, 3), (8, 6)).reshape(8, 6)
     assert (resized.diff(dim=0) > 0).all() and resized.diff(dim=1).abs().max() < 1e-5
-
-
-@given(SIDES, st.integers(0, 2))
-def test_the_neighbourhood_falls_with_distance_and_spares_the_prefix(grid_hw: Any, prefix: int) -> None:
-    near = neighbourhood(grid_hw, prefix=prefix)
-    assert near.shape == (prefix + math.prod(grid_hw),) * 2
-    assert not near[:prefix].any() and not near[:, :prefix].any()
-    torch.testing.assert_close(near, near.T)
-    corner = near[prefix, prefix:].reshape(grid_hw)
-    assert corner[0, 0] == 1.0
-    assert (corner.diff(dim=0) < 0).all() and (corner.diff(dim=1) < 0).all()
-
-
-# Passes
-
-
-@given(st.integers(1, 300), st.integers(1, 64))
-def test_windows_cover_a_side_half_a_window_apart(length: int, window: int) -> None:
-    starts = window_starts(length, min(window, length))
-    covered = {place for start in starts for place in range(start, start + min(window, length))}
-    assert covered == set(range(length))
-    assert len(set(starts)) == len(starts)
-    assert all(b - a <= max(1, window // 2) for a, b in itertools.pairwise(starts))
 
 
 GRIDS = st.builds(
@@ -279,40 +192,14 @@ def test_features_finer_than_two_a_cell_are_averaged_and_unit_again() -> None:
     assert at_most(fine, (12, 5)) is fine
 
 
-def features_of(kind: str, passes: Any, size_wh: tuple[int, int], **settings: int) -> torch.Tensor:
-    tower = make_tower(built(kind).visual, kind, "value")
+@pytest.mark.parametrize(("size_wh", "hw"), [((256, 192), (12, 16)), ((64, 32), (2, 4)), ((2048, 1024), (32, 64))])
+def test_a_frame_is_seen_at_its_own_aspect_with_at_most_2048_places(
+    size_wh: tuple[int, int], hw: tuple[int, int]
+) -> None:
+    tower = make_tower(built("vit16").visual, "vit16")
     rgb = np.random.default_rng(0).integers(0, 255, (size_wh[1], size_wh[0], 3), np.uint8)
-    return frame_features(tower, rgb, Grid.for_size(size_wh), ClipSettings(passes=passes, **settings), NORMAL)
-
-
-@pytest.mark.parametrize(("places", "expected_hw"), [(200, (12, 16)), (192, (12, 16)), (100, (8, 11)), (16, (3, 4))])
-def test_a_native_pass_has_at_most_so_many_places(places: int, expected_hw: tuple[int, int]) -> None:
-    assert features_of("vit16", "native", (256, 192), places=places).shape[1:] == expected_hw
-
-
-@pytest.mark.parametrize("passes", ["windows", "native"])
-@pytest.mark.parametrize(("kind", "side"), [("vit16", 64), ("siglip", 160), ("token", 160), ("fastvit", 128)])
-def test_a_picture_of_the_models_own_size_is_the_same_in_every_pass(kind: str, side: int, passes: str) -> None:
-    coarse = features_of(kind, "coarse", (side, side))
-    torch.testing.assert_close(features_of(kind, passes, (side, side)), coarse, atol=1e-5, rtol=1e-5)
-
-
-def test_how_windows_are_batched_changes_nothing() -> None:
-    one, seven = (features_of("vit16", "windows", (320, 192), batch=batch) for batch in (1, 7))
-    torch.testing.assert_close(one, seven, atol=1e-5, rtol=1e-4)
-
-
-def test_a_picture_smaller_than_a_window_is_one_window() -> None:
-    small = features_of("siglip", "windows", (64, 32))
-    assert small.shape[1:] == (2, 4)
-    torch.testing.assert_close(small, features_of("siglip", "native", (64, 32)), atol=1e-5, rtol=1e-5)
-
-
-def test_windows_look_at_each_place_among_its_neighbours() -> None:
-    """A place in the corner is seen by one window alone, and that window is a picture of its own."""
-    visual: Callable[..., Any] = built("vit16").visual
-    tower = make_tower(visual, "vit16", "value")  # type: ignore[arg-type]
-    rgb = np.random.default_rng(2).integers(0, 255, (128, 128, 3), np.uint8)
-    whole = frame_features(tower, rgb, Grid.for_size((128, 128)), ClipSettings(passes="windows", batch=4), NORMAL)
-    corner = tower.features(NORMAL.pixels(np.ascontiguousarray(rgb[:64, :64]), (4, 4), 16), "value")[0]
-    torch.testing.assert_close(whole[:, :2, :2], corner[:, :2, :2], atol=1e-5, rtol=1e-5)
+    grid = Grid.for_size(size_wh, max_pixels=2048 * 1024)
+    features = frame_features(tower, rgb, grid, NORMAL)
+    assert features.shape[1:] == hw and hw[0] * hw[1] <= MOST_PLACES
+    own = tower.features(NORMAL.pixels(rgb, hw, 16))[0]
+    torch.testing.assert_close(features, own, atol=1e-5, rtol=1e-5)

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from arr_stream.config import Settings
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Embedding, Grid
@@ -21,7 +20,6 @@ from benchmarks.__main__ import app
 from benchmarks.localisation import (
     auc,
     cell_features,
-    clip_variants,
     evaluate_localisation,
     held_out_scenes,
     mask_shares,
@@ -46,7 +44,7 @@ class Knowing:
 
     space = "known"
     context_length = 8
-    name = "clip known value native"
+    name = "clip known"
 
     def __init__(self, scenes: list[Scene], *, colours_only: bool = False) -> None:
         self._scenes, self._colours_only = scenes, colours_only
@@ -153,21 +151,10 @@ def test_an_embedder_of_another_space_is_refused() -> None:
         evaluate_localisation(scenes, [Knowing(scenes)], other)
 
 
-def test_variants_are_every_method_that_fits_in_every_pass(tmp_path: Path) -> None:
-    settings = Settings().with_values({"clip.model": str(save_model(tmp_path / "siglip", "siglip"))})
-    names = [embedder.name.split()[-2:] for embedder in clip_variants(settings, passes=["native", "coarse"])]
-    assert names == [[method, kind] for method in ("value", "self", "neighbour") for kind in ("native", "coarse")]
-    assert [embedder.name.split()[-1] for embedder in clip_variants(settings, ["value"])] == [
-        "native",
-        "coarse",
-        "windows",
-    ]
-
-
 def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "vit16", "vit16")
-    call = ["localisation", "--model", str(folder), "--scenes", "1", "--method", "value", "--passes", "coarse"]
+    call = ["localisation", "--model", str(folder), "--scenes", "1"]
     table = CliRunner().invoke(app, call)
-    assert table.exit_code == 0 and "coarse" in table.output
+    assert table.exit_code == 0 and "vit16" in table.output
     printed = CliRunner().invoke(app, [*call, "--json"])
     assert printed.exit_code == 0 and '"auc_things"' in printed.output

@@ -46,7 +46,7 @@ def test_a_query_in_plain_words_finds_its_thing_and_the_record_says_by_what(
     assert code == 0, err
     assert "unknown word" not in err
     frames = read_records(records)[1]
-    assert all(frame.parts["embedding"] == (0, "clip tiny value native") for frame in frames)
+    assert all(frame.parts["embedding"] == (0, "clip tiny") for frame in frames)
     scene = list(moving_scene(np.random.default_rng(SEED), (640, 360), 12))[-1]
     (wanted,) = [thing for thing in scene.things if thing.phrase() == "red circle"]
     shown = np.zeros(wanted.mask.shape, bool)
@@ -149,23 +149,13 @@ def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
     assert all(len(frame.cells) == 20 for frame in frames)
 
 
-@pytest.mark.parametrize("option", ["clip.method=self", "clip.passes=coarse", "clip.passes=windows"])
-def test_other_methods_and_passes_find_it_too(run: Run, clip: Path, tmp_path: Path, option: str) -> None:
-    records = tmp_path / "out.jsonl"
-    asked = ("-q", "red circle", "--clip-model", "tiny", "--patches", records, "--max-frames", 1)
-    code, _, err = run("process", clip, *asked, "--set", option, *FAST)
-    assert code == 0, err
-    assert read_records(records)[1][0].query_scores[0] > 0.5
-
-
-def test_the_directions_beside_the_weights_are_for_their_own_method() -> None:
+def test_the_directions_beside_the_weights_are_found() -> None:
     from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 
     settings = Settings().with_values({"keyframes.embeddings": "clip"})
     encoder = make_text_encoder(settings)
     pca = find_pca(settings, encoder)
     assert pca is not None and pca.variance_kept(16) > 0.8
-    assert find_pca(settings.with_values({"clip.method": "self"}), encoder) is None
 
 
 @pytest.mark.slow

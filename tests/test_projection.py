@@ -241,7 +241,7 @@ def test_streaming_refuses_what_would_spoil_everything() -> None:
 def test_a_saved_pca_comes_back(some_pca: Pca, tmp_path: Path) -> None:
     path = tmp_path / "pca.safetensors"
     some_pca.save(path)
-    back = load_pca(path, SPACE, "value")
+    back = load_pca(path, SPACE)
     for name in ("mean", "basis", "variance"):
         np.testing.assert_array_equal(getattr(back, name), getattr(some_pca, name))
     assert (back.space, back.count, back.total_variance) == (SPACE, 500, some_pca.total_variance)
@@ -252,10 +252,6 @@ def test_a_pca_that_does_not_fit_says_so(some_pca: Pca, tmp_path: Path) -> None:
     some_pca.save(path)
     with pytest.raises(WeightsInvalid, match="of the space 'made-up', needed is 'ViT-B-16:openai'; make one with"):
         load_pca(path, "ViT-B-16:openai")
-    Pca(SPACE, some_pca.mean, some_pca.basis, some_pca.variance, some_pca.total_variance, 500, "raw").save(path)
-    assert load_pca(path, SPACE, method="raw").method == "raw"
-    with pytest.raises(WeightsInvalid, match=r"for clip\.method=raw, in use is value"):
-        load_pca(path, SPACE, method="value")
     pca_of(features(np.random.default_rng(1), 100, 48), SPACE, 8).save(path)
     with pytest.raises(WeightsInvalid, match="8 directions, needed are at least 16"):
         load_pca(path, SPACE)

@@ -292,7 +292,6 @@ MATRIX: dict[str, tuple[str, list[str]]] = {
     "words": ("signs.mp4", ["-q", '"EXIT"', "--set", "keyframes.text=auto"]),
     "rapidocr": ("signs.mp4", ["-q", '"OPEN"', "--set", "keyframes.text=rapidocr"]),
     "clip": ("street.mp4", ["-q", "a red car", "--clip-model", "tiny", "--set", "relevance.language=clip"]),
-    "clip windows": ("street.mp4", ["-q", "bus", "--clip-model", "tiny", "--set", "clip.passes=windows"]),
     "features": ("street.mp4", ["--set", "keyframes.clusters=features"]),
     "merge": ("street.mp4", ["--set", "keyframes.clusters=merge"]),
     "flow of torch": ("pan_zoom.mp4", ["--set", "motion.flow=torch"]),

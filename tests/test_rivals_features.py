@@ -132,14 +132,6 @@ def test_dense_clip_is_the_mean_of_the_embedders_places_in_a_cell() -> None:
     np.testing.assert_allclose(DenseClip(settings).features(shown, GRID), means, atol=1e-5)
 
 
-def test_dense_clip_coarser_than_the_cells_lies_between_its_places() -> None:
-    settings = Settings().with_values({"clip.passes": "coarse"})
-    grid = Grid.for_size((640, 480))
-    features = DenseClip(settings).features(frame(size_wh=(640, 480)), grid)
-    assert features.shape[:2] == (15, 20)
-    np.testing.assert_allclose(np.linalg.norm(features, axis=-1), 1, atol=1e-5)
-
-
 @pytest.mark.parametrize("size_wh", [(320, 256), (330, 270)])
 def test_qwens_tower_gives_the_models_own_visual_tokens(tiny_qwen: Path, size_wh: tuple[int, int]) -> None:
     model, processor = load_tiny(tiny_qwen)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +61,7 @@ def train_pca(
                 f"{gathered.count} features for --components {components}",
                 remedy="give more pictures, or fewer components",
             )
-        pca = replace(gathered.result(embedder.space, components), method=settings.clip.method)
+        pca = gathered.result(embedder.space, components)
         with written_whole(output, force=force) as partial:
             pca.save(partial)
     except KeyboardInterrupt:

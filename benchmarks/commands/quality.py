@@ -153,22 +153,20 @@ def localisation(
     scenes: Annotated[int, typer.Option("--scenes", min=1, help="Generated scenes to look at.")] = 200,
     size: Annotated[str, typer.Option("--size", help="Of the scenes, WIDTHxHEIGHT.")] = "448x256",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Other scenes.")] = 0,
-    method: Annotated[list[str] | None, typer.Option("--method", help="As `clip.method`; all that fit.")] = None,
-    passes: Annotated[list[str] | None, typer.Option("--passes", help="As `clip.passes`; all.")] = None,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Ask generated scenes for their things in words: which dense method finds them?"""
+    """Score how well a CLIP model finds the things of generated scenes in words."""
     settings = Settings.load(preset, overrides or ()).with_values({"clip.model": model})
     size_wh = parse_size(size)
 
-    from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
-    from benchmarks.localisation import clip_variants, evaluate_localisation, held_out_scenes
+    from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
+    from benchmarks.localisation import evaluate_localisation, held_out_scenes
 
-    embedders = clip_variants(settings, method, passes)
+    embedder = ClipEmbedder(settings.clip, settings.models, threads=1)
     encoder = ClipTextEncoder(settings.clip, settings.models)
-    report = evaluate_localisation(held_out_scenes(scenes, seed, size_wh), embedders, encoder, progress=say)
+    report = evaluate_localisation(held_out_scenes(scenes, seed, size_wh), [embedder], encoder, progress=say)
     show(report, as_json=as_json)
 
 

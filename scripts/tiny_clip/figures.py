@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -88,6 +87,6 @@ def write_directions(folder: Path, seed: int) -> float:
         gathered = gathered or StreamingPca(len(values))
         gathered.add(values.reshape(len(values), -1).T)
     assert gathered is not None
-    pca = replace(gathered.result("tiny", _COMPONENTS), method=settings.method)
+    pca = gathered.result("tiny", _COMPONENTS)
     pca.save(folder / PCA_NAME)
     return pca.variance_kept(16)

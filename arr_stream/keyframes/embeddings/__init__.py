@@ -74,13 +74,10 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
     from arr_stream.keyframes.embeddings.pca import load_pca
 
     if settings.clip.pca != "auto":
-        return load_pca(expanded(settings.clip.pca), encoder.space, method=settings.clip.method)
+        return load_pca(expanded(settings.clip.pca), encoder.space)
     model = weights.tiny_clip_folder() if settings.clip.model == TINY else expanded(settings.clip.model)
     beside = (model.parent if model.is_file() else model) / weights.PCA_NAME
     if not beside.is_file():
         return None
-    pca = load_pca(beside)
-    if pca.method not in ("", settings.clip.method):
-        return None
     # Beside the weights it is theirs, whatever the folder was called when it was made.
-    return replace(pca, space=encoder.space)
+    return replace(load_pca(beside), space=encoder.space)

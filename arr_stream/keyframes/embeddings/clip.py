@@ -1,15 +1,8 @@
 """CLIP and its kin: places and texts in one space, so that a query in plain words finds its places.
 
-How a frame goes through the vision tower:
-
-| pass | what the model sees |
-|---|---|
-| `coarse` | the whole frame squeezed to the model's own size |
-| `native` | the frame at its own aspect, one forward with resized positions |
-| `windows` | overlapping windows of the model's own size, averaged where they overlap |
-
-`native` and `windows` look at the frame at the texture's scale, 32 px a cell, or as near to it as whole places allow
-without more than two a cell: patches of 16 px give exactly two, patches of 32 px one.
+The model sees the frame at its own aspect, in one forward with resized positions, at the texture's scale of 32 px a
+cell, or as near to it as whole places allow without more than two a cell: patches of 16 px give exactly two, patches of
+32 px one.
 """
 
 from __future__ import annotations
@@ -35,23 +28,24 @@ from arr_stream.threads import one_torch_thread, torch_threads
 from arr_stream.types import CELL_PX, ByteArray, Embedding, FloatArray, Grid
 
 CACHED_TEXTS = 256
+MOST_PLACES = 2048
+"""Most places of a frame in one forward, as attention grows with their square; larger frames are scaled down."""
 
 
 class ClipEmbedder:
     """Embedder of every place of a frame in the joint space of pictures and texts.
 
     Args:
-        settings: Model, method and pass.
+        settings: The model.
         models: Where weights are kept and where the model runs.
         threads: CPU threads while it works; None for torch's own number.
 
     Attributes:
         space: Names the model; what texts must be of to be compared.
-        methods: Methods that the model has.
 
     Raises:
         BackendUnavailable: A package, weights or the device are missing.
-        InvalidSetting: A model that does not exist, or a method that does not fit it.
+        InvalidSetting: A model that does not exist, or whose architecture is not understood.
         WeightsInvalid: Weights that are damaged or of another model.
     """
 
@@ -62,11 +56,10 @@ class ClipEmbedder:
         loaded = load_clip(settings, models, towers="vision")
         assert loaded.visual is not None
         self.space = loaded.space
-        self._settings, self._threads = settings, threads
-        self._tower = make_tower(loaded.visual.to(device), loaded.space, settings.method)
+        self._threads = threads
+        self._tower = make_tower(loaded.visual.to(device), loaded.space)
         self._normal = Normalisation(loaded.mean, loaded.std, device)
-        self.methods = self._tower.methods
-        self.name = f"clip {self.space} {settings.method} {settings.passes}"
+        self.name = f"clip {self.space}"
 
     def embed(self, picture: KeyframeInput) -> Embedding:
         """Return `[D, h, w]` of unit length, at most two samples a cell.
@@ -77,11 +70,11 @@ class ClipEmbedder:
         device = self._normal.device
         try:
             with torch.inference_mode(), torch_threads(self._threads), fused_attention(), _precision(device):
-                features = frame_features(self._tower, picture.frame.rgb, picture.grid, self._settings, self._normal)
+                features = frame_features(self._tower, picture.frame.rgb, picture.grid, self._normal)
         except torch.OutOfMemoryError as exc:
             raise KeyframeFailed(
                 f"embedding: {self.name} needs more memory than {device} has",
-                remedy="set clip.passes=coarse, a smaller clip.batch or models.device=cpu",
+                remedy="use a smaller model or models.device=cpu",
             ) from exc
         values = np.ascontiguousarray(features.cpu().numpy(), dtype=np.float32)
         if not np.isfinite(values).all():
@@ -217,26 +210,14 @@ def places_hw(grid: Grid, stride_px: int, *, most: int | None = None) -> tuple[i
     return rows, columns
 
 
-def frame_features(tower: Tower, rgb: ByteArray, grid: Grid, settings: ClipSettings, normal: Normalisation) -> Tensor:
-    """Embed every place of a frame `[H, W, 3]` uint8 in the joint space, with the settings' method and pass.
+def frame_features(tower: Tower, rgb: ByteArray, grid: Grid, normal: Normalisation) -> Tensor:
+    """Embed every place of a frame `[H, W, 3]` uint8 in the joint space.
 
     Returns:
         `[D, h, w]` float32 of unit length, at most two samples a cell.
     """
-    if settings.passes == "windows":
-        features = _in_windows(tower, rgb, grid, settings, normal)
-    else:
-        # Attention grows with the square of the places.
-        most = settings.places
-        size_hw = tower.own_hw if settings.passes == "coarse" else places_hw(grid, tower.stride_px, most=most)
-        features = tower.features(normal.pixels(rgb, size_hw, tower.stride_px), settings.method)[0]
-    return at_most(features, (SAMPLES_A_CELL * grid.rows, SAMPLES_A_CELL * grid.columns))
-
-
-def window_starts(length: int, window: int) -> list[int]:
-    """Return the starts of windows along a side, half a window apart; the last one ends with the side."""
-    last = max(0, length - window)
-    return [*range(0, last, max(1, window // 2)), last]
+    pixels = normal.pixels(rgb, places_hw(grid, tower.stride_px, most=MOST_PLACES), tower.stride_px)
+    return at_most(tower.features(pixels)[0], (SAMPLES_A_CELL * grid.rows, SAMPLES_A_CELL * grid.columns))
 
 
 def at_most(features: Tensor, most_hw: tuple[int, int]) -> Tensor:
@@ -246,25 +227,3 @@ def at_most(features: Tensor, most_hw: tuple[int, int]) -> Tensor:
     if size_hw == (height, width):
         return features
     return F.normalize(F.adaptive_avg_pool2d(features[None], size_hw)[0], dim=0)
-
-
-def _in_windows(tower: Tower, rgb: ByteArray, grid: Grid, settings: ClipSettings, normal: Normalisation) -> Tensor:
-    """Windows no larger than the picture: one that is smaller than a window is one window with resized positions."""
-    stride = tower.stride_px
-    rows, columns = places_hw(grid, stride)
-    height, width = min(rows, tower.own_hw[0]), min(columns, tower.own_hw[1])
-    pixels = normal.pixels(rgb, (rows, columns), stride)
-    corners = [(top, left) for top in window_starts(rows, height) for left in window_starts(columns, width)]
-    total: Tensor | None = None
-    for start in range(0, len(corners), settings.batch):
-        some = corners[start : start + settings.batch]
-        views = [
-            pixels[0, :, top * stride : (top + height) * stride, left * stride : (left + width) * stride]
-            for top, left in some
-        ]
-        for (top, left), features in zip(some, tower.features(torch.stack(views), settings.method), strict=True):
-            if total is None:
-                total = features.new_zeros(features.shape[0], rows, columns)
-            total[:, top : top + height, left : left + width] += features
-    assert total is not None
-    return F.normalize(total, dim=0)

@@ -1,23 +1,14 @@
 """Features of places out of models that were trained to give one feature of a whole picture.
 
-A dual encoder compares one pooled vector with a text. Its hidden states are not in the joint space: what brings the
-pooled vector there is the last attention's value and output projections, the last norm and the projection. The methods
-here send every place through the same maps by itself:
-
-| method | what the last attention does | source |
-|---|---|---|
-| `value` | nothing is mixed: a place keeps its own value | MaskCLIP (Zhou, Loy and Dai, ECCV 2022) |
-| `self` | mixes values where queries agree with queries and keys with keys | SCLIP (Wang, Mei and Yuille, ECCV 2024) |
-| `neighbour` | mixes values where keys agree with keys, near places first | NACLIP (Hajimiri et al., WACV 2025) |
-| `raw` | as trained; the final hidden states go through norm and projection | the baseline |
-
-The first three leave the last block's residual and MLP out, as MaskCLIP and NACLIP do. (SCLIP keeps them; ClearCLIP,
-Lan et al., ECCV 2024, found dropping them better. Here all three differ in nothing but the mixing.)
+A dual encoder compares one pooled vector with a text. Its hidden states are not in the joint space: the last
+attention's value and output projections, the last norm and the projection bring the pooled vector there. As in MaskCLIP
+(Zhou, Loy and Dai, ECCV 2022), every place goes through the same maps by itself: the last block mixes nothing, and its
+residual and MLP are left out.
 
 Three kinds of tower are understood: open_clip's own ViT, timm's ViT (SigLIP, MobileCLIP-B) and timm's FastViT
-(MobileCLIP). SigLIP pools by an attention of its own, and there `value` is the value path of *that*: each place goes
-through the pool as if it were alone. FastViT averages places before one linear map, so that applying the map to every
-place is exact: the mean over places is the pooled feature.
+(MobileCLIP). SigLIP pools by an attention of its own: its last block runs as trained, and each place then goes through
+the value path of the pool. FastViT averages places before one linear map, so that applying the map to every place is
+exact: the mean over places is the pooled feature.
 """
 
 from __future__ import annotations
@@ -33,43 +24,35 @@ from torch import Tensor, nn
 from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.embeddings.plain_clip import VisionTower
 
-METHODS = ("value", "self", "neighbour", "raw")
-
-NEIGHBOURHOOD_TOKENS = 5.0
-"""Standard deviation of the Gaussian that `neighbour` adds to the logits, in tokens, as published."""
-
 
 class Tower(ABC):
     """Vision tower with dense features.
 
     Attributes:
-        methods: Which of `METHODS` it has.
         stride_px: Side of a place in pixels of the model's input.
         own_hw: Places a side at the size that the model was trained on.
     """
 
-    methods: tuple[str, ...] = METHODS
     stride_px: int
     own_hw: tuple[int, int]
 
     @abstractmethod
-    def features(self, pixels: Tensor, method: str) -> Tensor:
+    def features(self, pixels: Tensor) -> Tensor:
         """Return the features of every place in the joint space.
 
         Args:
             pixels: `[B, 3, H, W]`, normalised as the model wants; sides are multiples of `stride_px`.
-            method: One of `methods`.
 
         Returns:
             `[B, D, H / stride, W / stride]` float32 of unit length.
         """
 
 
-def make_tower(visual: nn.Module, space: str, method: str) -> Tower:
+def make_tower(visual: nn.Module, space: str) -> Tower:
     """Return the dense view of the vision tower of an open_clip model; `space` names the model, for errors.
 
     Raises:
-        InvalidSetting: Its architecture is not understood, or it does not have the method; names those that it has.
+        InvalidSetting: Its architecture is not understood.
     """
     tower = _tower_of(visual)
     if tower is None:
@@ -77,10 +60,6 @@ def make_tower(visual: nn.Module, space: str, method: str) -> Tower:
         raise InvalidSetting(
             f"clip.model={space}: no dense features are known for a tower of kind {type(inner).__name__}",
             remedy="use a ViT (ViT-B-16), a SigLIP or a MobileCLIP model",
-        )
-    if method not in tower.methods:
-        raise InvalidSetting(
-            f"clip.method={method!r} does not fit {space}", remedy=f"this model has {', '.join(tower.methods)}"
         )
     return tower
 
@@ -109,16 +88,12 @@ class _Transformer(Tower):
     pooled_by_attention = False
     _blocks: list[Any]
 
-    def features(self, pixels: Tensor, method: str) -> Tensor:
+    def features(self, pixels: Tensor) -> Tensor:
         grid_hw = pixels.shape[2] // self.stride_px, pixels.shape[3] // self.stride_px
         tokens = self._embedded(pixels, grid_hw)
         for block in self._blocks[:-1]:
             tokens = block(tokens)
-        if method == "raw" or (method == "value" and self.pooled_by_attention):
-            tokens = self._blocks[-1](tokens)
-        else:
-            queries, keys, values = self._projected(tokens)
-            tokens = self._attended(_joined(_mixed(method, queries, keys, values, grid_hw)))
+        tokens = self._blocks[-1](tokens) if self.pooled_by_attention else self._attended(self._values(tokens))
         places = self._to_joint(tokens[:, tokens.shape[1] - math.prod(grid_hw) :])
         places = F.normalize(places.float(), dim=-1)
         return places.transpose(1, 2).reshape(len(places), -1, *grid_hw)
@@ -128,12 +103,12 @@ class _Transformer(Tower):
         """Return the tokens at the input of the first block."""
 
     @abstractmethod
-    def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values of the last block, each `[B, heads, T, C / heads]`."""
+    def _values(self, tokens: Tensor) -> Tensor:
+        """Return the values of the last block's attention, `[B, T, C]`."""
 
     @abstractmethod
-    def _attended(self, mixed: Tensor) -> Tensor:
-        """Mixed values `[B, T, C]` through the rest of the last block's attention branch."""
+    def _attended(self, values: Tensor) -> Tensor:
+        """Return values `[B, T, C]` through the rest of the last block's attention branch."""
 
     @abstractmethod
     def _to_joint(self, tokens: Tensor) -> Tensor:
@@ -166,16 +141,14 @@ class OpenClipViT(_Transformer):
         tokens: Tensor = visual.ln_pre(torch.cat([first, patches], dim=1) + positions.to(patches.dtype))
         return tokens
 
-    def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _values(self, tokens: Tensor) -> Tensor:
         block = self._blocks[-1]
         attention = block.attn
-        projected = F.linear(block.ln_1(tokens), attention.in_proj_weight, attention.in_proj_bias)
-        queries, keys, values = (_split(part, attention.num_heads) for part in projected.chunk(3, dim=-1))
-        return queries, keys, values
+        return F.linear(block.ln_1(tokens), attention.in_proj_weight, attention.in_proj_bias).chunk(3, dim=-1)[2]
 
-    def _attended(self, mixed: Tensor) -> Tensor:
+    def _attended(self, values: Tensor) -> Tensor:
         block = self._blocks[-1]
-        out: Tensor = block.ls_1(block.attn.out_proj(mixed))
+        out: Tensor = block.ls_1(block.attn.out_proj(values))
         return out
 
     def _to_joint(self, tokens: Tensor) -> Tensor:
@@ -195,8 +168,6 @@ class TimmViT(_Transformer):
         self.own_hw = int(embed.grid_size[0]), int(embed.grid_size[1])
         self.stride_px = int(embed.img_size[0]) // self.own_hw[0]
         self.pooled_by_attention = self._trunk.attn_pool is not None
-        # Without the pool's value path the hidden states are in no joint space, and with it they are `value`.
-        self.methods = ("value", "self", "neighbour") if self.pooled_by_attention else METHODS
 
     @staticmethod
     def fits(visual: Any) -> bool:
@@ -232,17 +203,14 @@ class TimmViT(_Transformer):
         out: Tensor = trunk.norm_pre(tokens)
         return out
 
-    def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _values(self, tokens: Tensor) -> Tensor:
         block = self._blocks[-1]
-        attention = block.attn
-        queries, keys, values = (
-            _split(part, attention.num_heads) for part in attention.qkv(block.norm1(tokens)).chunk(3, dim=-1)
-        )
-        return attention.q_norm(queries), attention.k_norm(keys), values
+        values: Tensor = block.attn.qkv(block.norm1(tokens)).chunk(3, dim=-1)[2]
+        return values
 
-    def _attended(self, mixed: Tensor) -> Tensor:
+    def _attended(self, values: Tensor) -> Tensor:
         block = self._blocks[-1]
-        out: Tensor = block.ls1(block.attn.proj(block.attn.norm(mixed)))
+        out: Tensor = block.ls1(block.attn.proj(block.attn.norm(values)))
         return out
 
     def _to_joint(self, tokens: Tensor) -> Tensor:
@@ -258,8 +226,6 @@ class TimmViT(_Transformer):
 class FastViT(Tower):
     """timm's FastViT inside open_clip: the convolutional MobileCLIP models."""
 
-    methods = ("value",)
-
     def __init__(self, visual: Any) -> None:
         self._visual = visual
         self.stride_px = int(visual.trunk.feature_info[-1]["reduction"])
@@ -274,7 +240,7 @@ class FastViT(Tower):
         linear = all(isinstance(layer, nn.Linear | nn.Identity | nn.Dropout) for layer in after)
         return linear and visual.trunk.global_pool == "avg" and not visual.trunk.fork_feat
 
-    def features(self, pixels: Tensor, method: str) -> Tensor:
+    def features(self, pixels: Tensor) -> Tensor:
         places = self._visual.trunk.forward_features(pixels).permute(0, 2, 3, 1)
         joint = self._visual.head(self._visual.trunk.head.fc(places))
         return F.normalize(joint.float(), dim=-1).permute(0, 3, 1, 2)
@@ -290,34 +256,3 @@ def resized_positions(
     plane = places.float().T.reshape(1, -1, *from_hw)
     resized = F.interpolate(plane, size=to_hw, mode="bicubic", align_corners=False)[0]
     return torch.cat([first, resized.flatten(1).T.to(positions.dtype)])
-
-
-def _mixed(method: str, queries: Tensor, keys: Tensor, values: Tensor, grid_hw: tuple[int, int]) -> Tensor:
-    """Values `[B, heads, T, d]` mixed as the method says."""
-    if method == "value":
-        return values
-    if method == "self":
-        by_queries = F.scaled_dot_product_attention(queries, queries, values)
-        return (by_queries + F.scaled_dot_product_attention(keys, keys, values)) / 2.0
-    near = neighbourhood(grid_hw, prefix=keys.shape[2] - math.prod(grid_hw)).to(keys)
-    return F.scaled_dot_product_attention(keys, keys, values, attn_mask=near)
-
-
-def neighbourhood(grid_hw: tuple[int, int], *, prefix: int = 0) -> Tensor:
-    """Return `[T, T]` in [0, 1]: how near each token is to each other; 0 to and from the prefix."""
-    rows, columns = grid_hw
-    row = torch.arange(rows, dtype=torch.float32).repeat_interleave(columns)
-    column = torch.arange(columns, dtype=torch.float32).repeat(rows)
-    squared = (row[:, None] - row) ** 2 + (column[:, None] - column) ** 2
-    return F.pad(torch.exp(-squared / (2.0 * NEIGHBOURHOOD_TOKENS**2)), (prefix, 0, prefix, 0))
-
-
-def _split(tokens: Tensor, heads: int) -> Tensor:
-    """Split `[B, T, C]` into `[B, heads, T, C / heads]`."""
-    batch, count, width = tokens.shape
-    return tokens.reshape(batch, count, heads, width // heads).transpose(1, 2)
-
-
-def _joined(tokens: Tensor) -> Tensor:
-    """Join `[B, heads, T, d]` into `[B, T, heads * d]`."""
-    return tokens.transpose(1, 2).flatten(2)

@@ -40,7 +40,6 @@ class Pca:
         variance: `[K]` float32, variance along each row.
         total_variance: Sum of the variances along all D directions.
         count: How many vectors this was made from.
-        method: As the setting `clip.method`, since each way has a mean of its own; empty where it is not known.
 
     Raises:
         ValueError: Shapes that do not fit, values that are not finite, rows that are not orthonormal, or variances
@@ -53,7 +52,6 @@ class Pca:
     variance: FloatArray
     total_variance: float
     count: int
-    method: str = ""
 
     def __post_init__(self) -> None:
         rows, dimensions = self.basis.shape
@@ -92,16 +90,16 @@ class Pca:
 
         tensors = {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in _TENSORS}
         total, count = repr(float(self.total_variance)), str(self.count)
-        metadata = {"space": self.space, "method": self.method, "count": count, "total_variance": total}
+        metadata = {"space": self.space, "count": count, "total_variance": total}
         path.write_bytes(save(tensors, {"format": _FORMAT, **metadata}))
 
 
-def load_pca(path: Path, space: str | None = None, method: str | None = None) -> Pca:
-    """Read what `Pca.save` wrote, of this space and made by this method, where those are given.
+def load_pca(path: Path, space: str | None = None) -> Pca:
+    """Read what `Pca.save` wrote, of this space, if it is given.
 
     Raises:
         BackendUnavailable: The file, or the package safetensors, is missing.
-        WeightsInvalid: It is damaged, something else, of another space or method, or has too few directions.
+        WeightsInvalid: It is damaged, something else, of another space, or has too few directions.
     """
     remedy = "make one with `arr-stream train-pca`, or --set clip.pca=auto"
     if not path.is_file():
@@ -116,8 +114,6 @@ def load_pca(path: Path, space: str | None = None, method: str | None = None) ->
         raise WeightsInvalid(f"{path}: not a usable PCA file: {exc}", remedy=remedy) from exc
     if space is not None and pca.space != space:
         raise WeightsInvalid(f"{path}: PCA of the space {pca.space!r}, needed is {space!r}", remedy=remedy)
-    if method is not None and pca.method not in ("", method):
-        raise WeightsInvalid(f"{path}: PCA for clip.method={pca.method}, in use is {method}", remedy=remedy)
     if pca.components < CHANNELS:
         raise WeightsInvalid(f"{path}: {pca.components} directions, needed are at least {CHANNELS}", remedy=remedy)
     return pca
@@ -134,7 +130,7 @@ def _read(path: Path) -> Pca:
     if any(values.dtype != np.float32 for values in (mean, basis, variance)) or basis.ndim != 2:
         raise ValueError("tensors of another kind")
     total_variance, count = float(metadata["total_variance"]), int(metadata["count"])
-    return Pca(metadata["space"], mean, basis, variance, total_variance, count, metadata.get("method", ""))
+    return Pca(metadata["space"], mean, basis, variance, total_variance, count)
 
 
 class StreamingPca:
@@ -246,5 +242,4 @@ def adapted(pca: Pca, directions: FloatArray, rounds: int = 2) -> Pca:
         variance=variance.flip(0).clamp(min=0).float().numpy(),
         total_variance=float(np.einsum("dn,dn->", directions, directions)) / count,
         count=count,
-        method=pca.method,
     )
