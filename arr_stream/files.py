@@ -82,12 +82,7 @@ def make_parent(path: Path) -> None:
 
 
 def partial_path(path: Path) -> Path:
-    """Return the name of a file in progress: `out.partial.mp4` for `out.mp4`.
-
-    An incomplete table must not match `*.parquet`, which other tools read as a whole: `frames.parquet.partial`.
-    """
-    if path.suffix == ".parquet":
-        return path.with_name(f"{path.name}.partial")
+    """Return the name of a file in progress: `out.partial.mp4` for `out.mp4`."""
     return path.with_name(f"{path.stem}.partial{path.suffix}")
 
 

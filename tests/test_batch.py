@@ -65,8 +65,6 @@ class Batch:
     def workspace(self, asked: Attempt, text: str = "{}\n") -> Workspace:
         """In which a worker has written everything."""
         workspace = Workspace(self.layout, asked)
-        for kind in ("frames", "cells"):
-            (workspace.parquet / f"{kind}.parquet").write_text(text)
         (workspace.video / "records.jsonl").write_text(text)
         return workspace
 
@@ -479,8 +477,7 @@ def test_killed_between_any_two_steps_a_file_is_done_or_it_is_not(
         batch.begin()
 
         def texts(batch: Batch = batch) -> set[str]:
-            tables = [path for path in batch.out.rglob("*.parquet") if ".work" not in path.parts]
-            return {path.read_text() for path in (*tables, batch.out / "videos/clip/records.jsonl")}
+            return {(batch.out / "videos/clip/records.jsonl").read_text()}
 
         if before:
             batch.finish(text="before")
@@ -646,7 +643,6 @@ def test_the_command_says_what_it_would_do_and_does_nothing(run: Run, tmp_path: 
     [
         ([], 10, "no input was given"),
         (["none.mp4"], 10, "none.mp4"),
-        (["CLIP", "--format", "csv"], 51, "jsonl, parquet"),
         (["CLIP", "--engine", "slurm"], 51, "local, ray"),
         (["CLIP", "--ray-address", "x"], 51, "--engine ray"),
         (["CLIP", "--ray-gpus", "0.5"], 51, "--engine ray"),

@@ -24,7 +24,7 @@ from arr_stream.batch.ray_engine import Need, Node, RayCluster, RayEngine, share
 from arr_stream.batch.ray_worker import RayWorker, Sign
 from arr_stream.errors import InvalidSetting, OutputUnwritable
 from arr_stream.processes import Refused
-from arr_stream.records.parquet import read_parquet_records
+from arr_stream.records.json_lines import read_records
 from tests.batch_fakes import FakeCrew, attempt, finished, quick_options
 from tests.media import moving_frames, write_video
 
@@ -296,7 +296,7 @@ from arr_stream.batch.ray_engine import RayEngine
 from tests.batch_fakes import quick_options
 
 def main(folder, clips):
-    asked = quick_options(folder / "ray", formats=("jsonl", "parquet"))
+    asked = quick_options(folder / "ray")
     by_ray = told(RayEngine(asked, jobs=2), clips, folder / "ray", kill="clip1")
     (folder / "left").write_text(str(len(psutil.Process().children(recursive=True))))
     by_processes = told(LocalEngine(quick_options(folder / "local"), jobs=2), clips, folder / "local")
@@ -397,7 +397,7 @@ def test_a_killed_actor_costs_nothing_but_time(tmp_path: Path, clips: list[Path]
     assert by_ray["folders"] == ["0o40700"], "Ray's sockets are for nobody else"
     assert not list(short_tmp.glob("arr-ray-*"))
     for number, clip in enumerate(clips):
-        _, frames, end = read_parquet_records(tmp_path / "ray", clip.stem)
+        _, frames, end = read_records(tmp_path / "ray" / "videos" / clip.stem / "records.jsonl")
         assert len(frames) == (250 if number == 1 else 12)
         assert end is not None and end.digest == by_ray["digests"][clip.stem]
 

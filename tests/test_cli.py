@@ -532,7 +532,7 @@ def _loaded_of(names: str, *arguments: str) -> str:
 
 
 def test_a_run_with_the_defaults_loads_no_torch(clip: Path, tmp_path: Path) -> None:
-    heavy = "torch kornia matplotlib transformers fastapi pyarrow openai rapidocr skimage ssl"
+    heavy = "torch kornia matplotlib transformers fastapi openai rapidocr skimage ssl"
     outputs = ["-o", str(tmp_path / "shown.mp4"), "--patches", str(tmp_path / "patches.jsonl")]
     assert _loaded_of(heavy, "process", str(clip), "-q", "red", "--max-frames", "2", *outputs) == ""
 

@@ -229,7 +229,7 @@ def _without(packages: Sequence[str], arguments: Sequence[str], folder: Path) ->
 def _needs() -> Iterator[object]:
     for extra, package, arguments in NEEDS:
         # The others import more before they see what is missing.
-        marks = () if package == "pyarrow" else (pytest.mark.slow,)
+        marks = () if package == "s3fs" else (pytest.mark.slow,)
         yield pytest.param(extra, package, arguments, marks=marks, id=f"{package}-{arguments[0]}")
 
 

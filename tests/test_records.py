@@ -65,15 +65,6 @@ class TestFields:
         for kind, read in ((FrameRecord, record), (FeedingRecord, record.model), (AnswerRecord, answers[0])):
             assert kind.model_fields.keys() == read.model_fields_set and not read.model_extra
 
-    def test_all_come_back_from_tables(self, patches: PatchSet, tmp_path: Path) -> None:
-        parquet = pytest.importorskip("arr_stream.records.parquet", exc_type=ImportError)
-        tables = parquet.ParquetRecords(tmp_path, header())
-        tables.consume(FRAMES[5], patches)
-        tables.close()
-        path = write(tmp_path / "r.jsonl", [patches])
-        assert parquet.read_parquet_records(tmp_path) == read_records(path)
-        assert parquet.read_parquet_answers(tmp_path) == read_answers(path)
-
 
 class TestLines:
     def test_they_have_exactly_the_designs_keys_first(self, tmp_path: Path) -> None:

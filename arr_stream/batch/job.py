@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from arr_stream.config import Settings, public_settings, setting_keys
 from arr_stream.plain_text import redact_url
@@ -42,7 +42,6 @@ class JobOptions:
         queries: Query texts.
         region: `x,y,w,h` in pixels of the first frame, tracked from `region_at_seconds` on.
         example: Path of an example picture.
-        formats: Formats of the records.
         video: Write the annotated video, showing `view`.
         report: Write the report.
         audio: Keep the source's sound.
@@ -56,7 +55,6 @@ class JobOptions:
     region: str | None = None
     region_at_seconds: float = 0.0
     example: str | None = None
-    formats: tuple[Literal["jsonl", "parquet"], ...] = ("jsonl",)
     video: bool = False
     view: str = "patches"
     report: bool = False
@@ -198,7 +196,6 @@ def public_options(options: JobOptions) -> dict[str, Any]:
         if (section, key) not in _PLACES and value != defaults[section][key]
     }
     values["queries"] = [redact_url(query) for query in options.queries]
-    values["formats"] = sorted(set(options.formats))
     if options.example is not None:
         values["example"] = f"sha256:{_file_hash(Path(options.example))}"
     return values

@@ -1,9 +1,11 @@
 """Layout of a batch's output folder, and the atomic commit of a finished file.
 
-    manifest.jsonl                     the journal videos/NAME/                       records.jsonl, annotated.mp4,
-    report/, done.json frames/video=NAME/frames.parquet   with `--format parquet` cells/video=NAME/cells.parquet
-    errors/NAME.json                   error of a failed file summary.json                       result of the last run
-    .lock                              held by the running batch .work/                             attempts in progress
+    manifest.jsonl      the journal
+    videos/NAME/        records.jsonl, annotated.mp4, report/, done.json
+    errors/NAME.json    error of a failed file
+    summary.json        result of the last run
+    .lock               held by the running batch
+    .work/              attempts in progress
 
 `videos/NAME/` appears by a rename, after everything else of that file, and holds `done.json`: a file is done if and
 only if that exists.
@@ -24,10 +26,8 @@ from typing import Any
 from arr_stream.batch import remote
 from arr_stream.batch.job import Attempt, Done, Job
 from arr_stream.files import writing
-from arr_stream.records.partitions import hive_folder
 
 RECORDS, VIDEO, REPORT, DONE = "records.jsonl", "annotated.mp4", "report", "done.json"
-PARQUET = ("frames", "cells")
 
 
 class Layout:
@@ -47,19 +47,14 @@ class Layout:
     def error(self, name: str) -> Path:
         return self.folder / "errors" / f"{name}.json"
 
-    def parquet(self, kind: str, name: str) -> Path:
-        return self.folder / kind / hive_folder(name) / f"{kind}.parquet"
-
     def own(self) -> tuple[Path, ...]:
         """Return everything that a batch creates in its folder, except the lock."""
-        folders = (self.work, self.videos, self.folder / "errors", *(self.folder / kind for kind in PARQUET))
-        return self.manifest, self.summary, *folders
+        return self.manifest, self.summary, self.work, self.videos, self.folder / "errors"
 
     def remove(self, name: str) -> None:
         """Delete everything of one file, `done.json` first."""
         self.done(name).unlink(missing_ok=True)
-        for place in (self.video(name), *(self.parquet(kind, name).parent for kind in PARQUET)):
-            shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(self.video(name), ignore_errors=True)
         self.error(name).unlink(missing_ok=True)
 
 
@@ -96,19 +91,17 @@ class Workspace:
         self._job: Job = attempt.job
         # The numbers of the attempt and of this process keep attempts apart.
         self.folder = layout.work / f"{attempt.job.name}-{attempt.number}-{os.getpid()}"
-        self.video, self.parquet = self.folder / "video", self.folder / "parquet"
+        self.video = self.folder / "video"
         with writing(self.folder):
             self.discard()
             self.video.mkdir(parents=True)
-            self.parquet.mkdir()
 
     def outputs(self) -> tuple[str, ...]:
         """Return the final paths of the written files, relative to the output folder."""
         name = self._job.name
         files = sorted(path.relative_to(self.video) for path in self.video.rglob("*") if path.is_file())
-        own = [(self._layout.video(name) / path) for path in files if path.name != DONE]
-        tables = [self._layout.parquet(kind, name) for kind in PARQUET if (self.parquet / f"{kind}.parquet").exists()]
-        return tuple(path.relative_to(self._layout.folder).as_posix() for path in (*own, *tables))
+        own = [self._layout.video(name) / path for path in files if path.name != DONE]
+        return tuple(path.relative_to(self._layout.folder).as_posix() for path in own)
 
     def commit(self, done: Done) -> Done:
         """Move the outputs to their final places; a kill in the middle leaves the file undone and harms nothing else.
@@ -120,7 +113,7 @@ class Workspace:
         Raises:
             DiskFull, OutputUnwritable: They could not be moved.
         """
-        name, place = self._job.name, self._layout.video(self._job.name)
+        place = self._layout.video(self._job.name)
         standing = Done.read(place / DONE)
         if standing is not None and standing.fits(self._job.source, done.options, done.identity):
             self.discard()
@@ -131,8 +124,6 @@ class Workspace:
             # From here on the file is not done, even if it was before: its parts will be of two attempts.
             (place / DONE).unlink(missing_ok=True)
             sync_folder(place)
-            for kind in PARQUET:
-                self._place_table(kind, name)
             if os.path.lexists(place):
                 os.replace(place, self.folder / "before")  # noqa: PTH105
             make_folder(place.parent)
@@ -140,15 +131,6 @@ class Workspace:
             sync_folder(place.parent)
         self.discard()
         return done
-
-    def _place_table(self, kind: str, name: str) -> None:
-        made, place = self.parquet / f"{kind}.parquet", self._layout.parquet(kind, name)
-        if made.exists():
-            make_folder(place.parent)
-            made.replace(place)
-        else:
-            place.unlink(missing_ok=True)
-        sync_folder(place.parent)
 
     def discard(self) -> None:
         """Delete the files of the attempt."""

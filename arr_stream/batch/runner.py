@@ -26,7 +26,7 @@ from arr_stream.batch.job import (
 )
 from arr_stream.batch.layout import RECORDS, REPORT, VIDEO, Layout, Workspace, identity
 from arr_stream.config import Settings
-from arr_stream.consumer import BackgroundConsumer, Consumer, Outcome
+from arr_stream.consumer import BackgroundConsumer, Consumer
 from arr_stream.errors import (
     ArrStreamError,
     ConnectionFailed,
@@ -38,16 +38,13 @@ from arr_stream.errors import (
     SourceNotFound,
 )
 from arr_stream.files import output_error
-from arr_stream.outputs import annotated_video, header_of, report_of, writes_timings
+from arr_stream.outputs import annotated_video, records_of, report_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.records.digest import Digest
 from arr_stream.records.json_lines import Records
-from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.relevance.query import make_queries
 from arr_stream.run import run
 from arr_stream.stream import Models, Stream
-from arr_stream.types import Frame
 
 _TELL_SECONDS = 0.5
 _MOST_NOTICES = 20
@@ -128,7 +125,7 @@ class JobRunner:
                     source = cast("Any", stream.source)
                     source.info = replaced(source.info, name=redact_url(job.source))
                 progress.num_frames = stream.source.info.num_frames
-                consumers, digesting = self._consumers(stream, workspace)
+                consumers, records = self._consumers(stream, workspace)
                 # The file's own notices come first.
                 progress.notices.update(dict.fromkeys((*stream.notices, *stream.query_notices.values())))
                 result = run(stream, consumers, on_frame=progress.add)
@@ -143,7 +140,7 @@ class JobRunner:
             source=redact_url(job.source),
             identity=before,
             options=self._digest,
-            digest=digesting.hexdigest(),
+            digest=records.digest,
             frames=result.frames,
             seconds=round(time.monotonic() - started, 3),
             outputs=workspace.outputs(),
@@ -192,7 +189,7 @@ class JobRunner:
             models=self._models,
         )
 
-    def _consumers(self, stream: Stream, workspace: Workspace) -> tuple[list[Consumer], Digesting]:
+    def _consumers(self, stream: Stream, workspace: Workspace) -> tuple[list[Consumer], Records]:
         options, folder = self.options, workspace.video
         consumers: list[Consumer] = []
         if options.video:
@@ -200,33 +197,8 @@ class JobRunner:
             consumers.append(BackgroundConsumer(video))
         if options.report:
             consumers.append(report_of(stream, folder / REPORT))
-        header, timings = header_of(stream), writes_timings(stream)
-        if "parquet" in options.formats:
-            from arr_stream.records.parquet import ParquetRecords
-
-            consumers.append(ParquetRecords(workspace.parquet, header, timings=timings))
-        if "jsonl" in options.formats:
-            consumers.append(Records(folder / RECORDS, header, timings=timings))
-        digesting = Digesting(header)
-        return [*consumers, digesting], digesting
-
-
-class Digesting:
-    """Consumer that only computes the digest of the records, independent of their format."""
-
-    def __init__(self, header: Header) -> None:
-        self._header = header
-        self._digest = Digest()
-        self._digest.add(header_record(header))
-
-    def consume(self, frame: Frame, patches: PatchSet) -> None:
-        self._digest.add(frame_record(patches, self._header))
-
-    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
-
-    def hexdigest(self) -> str:
-        """Return the digest of all frames so far, equal to `records.json_lines.records_digest` of the file."""
-        return self._digest.hexdigest()
+        records = records_of(stream, folder / RECORDS)
+        return [*consumers, records], records
 
 
 def failed(attempt: Attempt, frames: int, error: Exception, layout: Layout) -> JobFailed:

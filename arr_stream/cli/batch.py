@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 BATCH = "How to go about it"
 
-_FORMATS = ("jsonl", "parquet")
 _ENGINES = ("local", "ray")
 
 
@@ -71,40 +70,21 @@ class OutputOptions(Group):
 
     panel: ClassVar = WRITE
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for everything.")] = Path("batch")
-    formats: Annotated[list[str] | None, typer.Option("--format", help="Of the records: jsonl, parquet, or both.")] = (
-        None
-    )
     video: Annotated[bool, typer.Option(help="Write annotated videos.")] = False
     view: Annotated[str, typer.Option(help="What the videos show, as for `process`.")] = "patches"
     report: Annotated[bool, typer.Option(help="Write reports.")] = False
     audio: Annotated[bool, typer.Option(help="Keep the sound of the sources.")] = True
-
-    def record_formats(self) -> tuple[Literal["jsonl", "parquet"], ...]:
-        """Return the formats of the records, each once.
-
-        Raises:
-            InvalidSetting: A format does not exist.
-        """
-        names = [name.strip().lower() for text in self.formats or ["jsonl"] for name in text.split(",")]
-        formats = tuple(dict.fromkeys(name for name in names if name))
-        for name in formats or ("",):
-            if name not in _FORMATS:
-                raise InvalidSetting(f"--format {name!r} is not known", remedy=f"choose from {', '.join(_FORMATS)}")
-        return cast("tuple[Literal['jsonl', 'parquet'], ...]", formats)
 
     def check(self) -> None:
         """Check the options before anything is made.
 
         Raises:
             InvalidSetting: There is no such view.
-            BackendUnavailable: Parquet is requested, and pyarrow is not installed.
         """
         if self.video:
             from arr_stream.draw.views import check_view
 
             check_view(self.view)
-        if "parquet" in self.record_formats():
-            need("pyarrow", "--format parquet")
 
 
 @dataclass(frozen=True)
@@ -240,7 +220,6 @@ def _job_options(
         region=look.region,
         region_at_seconds=look.region_at,
         example=str(look.example.absolute()) if look.example is not None else None,
-        formats=write.record_formats(),
         video=write.video,
         view=write.view,
         report=write.report,

@@ -59,6 +59,11 @@ class Records:
         self._closed = False
         self._digest = Digest()
 
+    @property
+    def digest(self) -> str:
+        """Digest of the lines so far, equal to `records_digest` of the file."""
+        return self._digest.hexdigest()
+
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Write the frame's line, and one for each answer that arrived on it.
 
@@ -94,7 +99,7 @@ class Records:
         outcome = outcome or Outcome.of(failed=failed)
         try:
             if not self._file.torn:
-                self._write_line(self._file, end_record(self.frames, outcome, self._digest.hexdigest()))
+                self._write_line(self._file, end_record(self.frames, outcome, self.digest))
         except KeyboardInterrupt:
             # The user who interrupted the run knows that there is no end line.
             if outcome.reason != "interrupted":

@@ -15,7 +15,7 @@
      "cache_bytes": 9529458, "finish": "stop", "error": null}
     {"type": "end", "frames": N, "dropped": 0, "reason": "finished", "digest": "5f70bf18..."}
 
-A field's type defines the values a reader accepts and its column in Parquet; `Written` defines the rest. A field has
+A field's type defines the values a reader accepts; `Written` defines the rest. A field has
 the value of the same name in the `PatchSet`, `Feeding` or `Answer`; `frame_record` and `answer_record` make the fields
 that have another form.
 
@@ -75,14 +75,12 @@ class Written:
 
     Args:
         value: Makes the plain JSON value; None stays None.
-        column: Type of its column in Parquet: `int32`, or `word` for one of few strings; "" for the type's default.
         volatile: May differ between two equal runs: not part of the digest, and without a value if times are not
         written.
         optional: Left out if it is empty.
     """
 
     value: Callable[[Any], Any] = lambda value: value
-    column: Literal["", "int32", "word"] = ""
     volatile: bool = False
     optional: bool = False
 
@@ -99,15 +97,13 @@ def _rounded_times(stages: Mapping[str, float]) -> dict[str, float]:
     return {stage: round(float(ms), 3) for stage, ms in stages.items()}
 
 
-Small = Annotated[int, Written(int, "int32")]
 Count = Annotated[int, Field(ge=0), Written(int)]
 Seconds = Annotated[float, Written(_rounded(6))]
 Milliseconds = Annotated[float | None, Written(_rounded(3), volatile=True)]
 StageTimes = Annotated[dict[str, float], Written(_rounded_times, volatile=True)]
 Text = Annotated[str, Written(redact_url)]
 Line = Annotated[str | None, Written(one_line)]
-Word = Annotated[str, Written(column="word")]
-SizePx = tuple[Small, Small]
+SizePx = tuple[int, int]
 CellPx = tuple[float, float]
 
 
@@ -124,11 +120,11 @@ class Cell(NamedTuple):
 class Reason(NamedTuple):
     """Reason for choosing a cell, and its level of detail."""
 
-    scorer: Word
-    query: Small | None
-    origin: Annotated[Literal["carried", "computed"], Written(column="word")]
-    novelty: Annotated[Literal["fresh", "seen"], Written(column="word")]
-    level: Small
+    scorer: str
+    query: int | None
+    origin: Literal["carried", "computed"]
+    novelty: Literal["fresh", "seen"]
+    level: int
 
 
 class Part(NamedTuple):
@@ -141,9 +137,9 @@ class Part(NamedTuple):
 class ObjectRecord(NamedTuple):
     """Detected object: its class, score and number, and its box in pixels."""
 
-    label: Word
+    label: str
     score: float
-    track: Small
+    track: int
     x0: float
     y0: float
     x1: float
@@ -225,7 +221,7 @@ class FrameRecord(_Line):
     index: Count
     pts_seconds: Seconds
     keyframe: Annotated[bool, Written(bool)]
-    refresh_reason: Word | None
+    refresh_reason: str | None
     keyframe_age: Count
     confidence: Annotated[float, Field(ge=0.0, le=1.0), Written(_rounded(4))]
     cells: list[Cell]
@@ -240,7 +236,7 @@ class FrameRecord(_Line):
     fine_cell_px: Annotated[CellPx | None, Written(optional=True)] = None
     grid_hw: Annotated[SizePx | None, Written(optional=True)] = None
     objects: Annotated[list[ObjectRecord] | None, Written(optional=True)] = None
-    quality: Annotated[int, Field(ge=0), Written(int, "int32", optional=True)] = 0
+    quality: Annotated[int, Field(ge=0), Written(int, optional=True)] = 0
     damaged: Annotated[bool, Written(bool, optional=True)] = False
     model: Annotated[FeedingRecord | None, Written(optional=True)] = None
 

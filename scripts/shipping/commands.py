@@ -34,7 +34,6 @@ NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("clip", "huggingface_hub", ("models", "fetch", "ViT-B-32:openai", "--folder", "models")),
     ("sam", "segment_anything", ("process", "clip.mp4", "--sam-checkpoint", "clip.mp4", "--patches", "no.jsonl")),
     ("easyocr", "easyocr", ("process", "clip.mp4", "--set", "keyframes.text=easyocr", "--patches", "no.jsonl")),
-    ("parquet", "pyarrow", ("batch", "clip.mp4", "-o", "no", "--format", "parquet")),
     ("ray", "ray", ("batch", "clip.mp4", "-o", "no", "--engine", "ray")),
     ("remote", "s3fs", ("batch", "s3://bucket/clip.mp4", "-o", "no")),
     ("remote", "aiohttp", ("batch", "http://127.0.0.1:9/clip.mp4", "-o", "no")),

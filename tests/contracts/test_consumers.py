@@ -28,12 +28,6 @@ def _records(folder: Path, force: bool = False) -> Consumer:
     return Records(folder / "out.jsonl", header(SIZE), force)
 
 
-def _parquet(folder: Path, force: bool = False) -> Consumer:
-    parquet = pytest.importorskip("arr_stream.records.parquet", exc_type=ImportError)
-    made: Consumer = parquet.ParquetRecords(folder / "tables", header(SIZE), force)
-    return made
-
-
 def _report(folder: Path, force: bool = False) -> Consumer:
     return Report(folder / "report", force)
 
@@ -45,7 +39,6 @@ def _in_background(folder: Path, force: bool = False) -> Consumer:
 MAKERS: dict[str, Callable[..., Consumer]] = {
     "video": _video,
     "records": _records,
-    "parquet": _parquet,
     "report": _report,
     "in the background": _in_background,
 }
