@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +22,6 @@ from arr_stream.config import Settings
 from arr_stream.errors import CameraNotFound
 from arr_stream.keyframes.base import PARTS
 from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.live.alerts import AlertPlan, Alerts
-from arr_stream.live.clips import ClipRecorder, list_clips
 from arr_stream.live.events import EventHub, Subscription
 from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.live.streams import LiveStreams
@@ -33,14 +30,13 @@ from arr_stream.sources.live import SourceState, camera, open_live
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.types import Frame
 from arr_stream.web.observers import Observer
-from tests.live_fakes import LIGHT, picture, wait_until
+from tests.live_fakes import LIGHT, wait_until
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from soaking.faults import WallClock, worker_pids
 from soaking.feed import Feed
 from soaking.keyframes import ORDERS_VARIABLE, SoakedWorkers
-from soaking.stage import small_room
 
 HOUR, DAY = 3600.0, 86_400.0
 QUICK = LIGHT.with_values(
@@ -167,18 +163,18 @@ def test_a_source_whose_clock_is_set_goes_on_at_its_pace() -> None:
 
 
 class Live:
-    """A stream with alerts, clips and metrics, as the server has it."""
+    """A stream with alerts and metrics, as the server has it."""
 
-    def __init__(self, folder: Path, settings: Settings, **parts: Any) -> None:
+    def __init__(self, settings: Settings, **parts: Any) -> None:
         self.hub, self.alerts, self.notices = EventHub(), list[dict[str, Any]](), list[str]()
         self._subscription = Subscription(self._hear, kinds={"alert", "notice"})
         self.hub.subscribe(self._subscription)
-        self.clips = folder
-        self.observer = Observer(self.hub, AlertPlan(("keyframe = 1",), 0.3, 0.3, folder))
+        self.observer = Observer(self.hub)
         self.feed = feed()
         self.errors: list[Exception] = []
         made = RunnerParts(
             self.hub,
+            rules=("relevance < 1",),
             make_consumers=self.observer.consumers,
             on_error=lambda _, error: self.errors.append(error),
             **parts,
@@ -205,9 +201,8 @@ class Live:
 
 
 @pytest.fixture
-def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    monkeypatch.setattr("arr_stream.live.alerts.Alerts", partial(Alerts, cooldown_seconds=1.0))
-    made = Live(tmp_path / "clips", QUICK.with_values({"keyframes.interval": 10}))
+def live() -> Iterator[Live]:
+    made = Live(QUICK.with_values({"keyframes.interval": 10}))
     try:
         yield made
     finally:
@@ -216,41 +211,22 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
 
 
 @pytest.mark.slow
-def test_alerts_clips_and_metrics_survive_a_wall_clock_that_is_set(live: Live) -> None:
+def test_alerts_and_metrics_survive_a_wall_clock_that_is_set(live: Live) -> None:
     with WallClock().installed() as clock:
-        wait_until(lambda: list_clips(live.clips))
-        for leap_seconds in (-HOUR, DAY):
-            clips, alerts = {clip.name for clip in list_clips(live.clips)}, len(live.alerts)
+        wait_until(lambda: live.alerts)
+        for leap_seconds, limit in ((-HOUR, 0.9), (DAY, 0.8)):
+            before = live.alerts[-1]
             clock.leap(leap_seconds)
-            wait_until(lambda clips=clips: {clip.name for clip in list_clips(live.clips)} - clips)
-            assert len(live.alerts) > alerts
-            step = live.alerts[alerts]["made_unix"] - live.alerts[alerts - 1]["made_unix"]
+            # A new rule fires at once, where an old one would wait until it was false.
+            live.runner.rules[:] = [f"relevance < {limit}"]
+            wait_until(lambda before=before: live.alerts[-1] is not before)
+            step = live.alerts[-1]["made_unix"] - before["made_unix"]
             assert abs(step - leap_seconds) < 120, "alerts tell the clock's own time"
             status = live.runner.status()
             assert status["state"] == "live" and 0 < status["fps"] < 60
             text = live.observer.metrics(live.streams, 0)[0].decode()
             (fps,) = (float(line.split()[-1]) for line in text.splitlines() if line.startswith("arr_stream_fps{"))
             assert 0 < fps < 60
-
-
-def test_a_clip_without_room_leaves_no_file_and_no_handle(tmp_path: Path) -> None:
-    notices: list[str] = []
-    with small_room(tmp_path / "clips") as room:
-        if room is None:
-            pytest.skip("needs to mount a small disk")
-        recorder = ClipRecorder(tmp_path / "clips", stream_name="door", after_seconds=0.1, on_notice=notices.append)
-        room.fill()
-        recorder.add(0.0, picture(0))
-        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        for _ in range(3):
-            assert recorder.start(0.0, "motion", 0.0) is None
-        assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-        assert len(notices) == 1 and "no space left" in notices[0].lower()
-        room.empty()
-        assert not list((tmp_path / "clips").iterdir())
-        assert recorder.start(0.0, "motion", 0.0) is not None
-        recorder.finish()
-        assert len(list_clips(tmp_path / "clips")) == 1
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +236,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ORDERS_VARIABLE, str(orders))
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        made = Live(orders / "clips", settings, pool=WorkerPool(SoakedWorkers))
+        made = Live(settings, pool=WorkerPool(SoakedWorkers))
         wait_until(lambda: made.runner.publisher.newest is not None)
         yield made
         made.streams.close()
@@ -281,7 +257,7 @@ def wait_keyframe(live: Live) -> None:
 )
 def test_frames_go_on_while_a_keyframe_model_fails(disturbed: Live, order: str, words: str) -> None:
     wait_keyframe(disturbed)
-    path = disturbed.clips.parent / order
+    path = Path(os.environ[ORDERS_VARIABLE]) / order
     path.touch()
     wait_until(lambda: not path.exists())
     disturbed.wait_frames(10)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.rules import FIELDS, LONGEST_TEXT, RuleWatch, parse_rule
+from arr_stream.live.rules import LONGEST_TEXT, RuleWatch, parse_rule
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.texture.array import Plane, Texture
 from arr_stream.types import Frame
@@ -50,7 +48,7 @@ AGAIN = [0.9, 0.1, 0.9, 0.1]
         pytest.param("relevance > 0.6", RISING, {}, [1, 4], id="once on the rising edge, and again after it was false"),
         pytest.param("relevance > 0.6 for 2s", HELD, {}, [21], id="`for` counts the time of the stream"),
         pytest.param("relevance > 0.6 for 2s", HELD, {"fps": 20.0}, [], id="at any frame rate"),
-        pytest.param("relevance > 0.6 for 500ms", HELD, {}, [6], id="in other units"),
+        pytest.param("relevance > 0.6 for 0.5s", HELD, {}, [6], id="in fractions of a second"),
         pytest.param("relevance > 0.6 for 1s", [0.9] * 8 + HELD[:21], {}, [19], id="one false frame starts it anew"),
         pytest.param("relevance > 0.6 for 1s", [0.9] * 5 + [None] * 40 + [0.9] * 15, {}, [55], id="so does a silence"),
         pytest.param("relevance > 0.6 for 10s", [0.9] * 8, {"fps": 0.2}, [2], id="steady slow frames are no silence"),
@@ -64,49 +62,27 @@ def test_when_a_rule_fires(rule: str, scores: list[float | None], more: dict[str
     assert fired(rule, scores, **more) == expected
 
 
-def test_all_conditions_must_last_together() -> None:
-    watch = RuleWatch(parse_rule("confidence > 0.5 and relevance > 0.5 for 1s"))
-    quiet = [watch.look(seen(i, query_scores=(0.9,), confidence=0.1)) for i in range(15)]
-    assert quiet == [None] * 15
-    found = [watch.look(seen(i, query_scores=(0.9,), confidence=0.9)) for i in range(15, 30)]
-    assert found == [*[None] * 10, "confidence 0.9, relevance 0.9", *[None] * 4]
-
-
 @pytest.mark.parametrize(
     ("rule", "changes", "expected"),
     [
-        ("relevance >= 0.8", {"query_scores": (0.2, 0.8)}, True),
+        ("relevance > 0.7", {"query_scores": (0.2, 0.8)}, True),
         ("relevance > 0", {"query_scores": ()}, False),
+        ("relevance < 0.5", {"query_scores": ()}, True),
         ("relevance[0] > 0.5", {"query_scores": (0.2, 0.8)}, False),
         ("relevance[1] > 0.5", {"query_scores": (0.2, 0.8)}, True),
+        ("Relevance[1]>.5", {"query_scores": (0.2, 0.8)}, True),
         ("relevance[2] < 0.5", {"query_scores": (0.2, 0.8)}, False),
-        ("relevance[2] != 0.5", {"query_scores": (0.2, 0.8)}, False),
-        ("confidence < 0.5", {"confidence": 0.4}, True),
-        ("cut = 1", {"keyframe": True, "refresh_reason": "cut"}, True),
-        ("cut == 1", {"keyframe": True, "refresh_reason": "interval"}, False),
-        ("keyframe != 0", {"keyframe": True, "refresh_reason": "interval"}, True),
-        ("latency_ms > 40", {"latency_ms": {"flow": 30.0, "relevance": 11.0}}, True),
-        ("latency_ms > 40", {"latency_ms": {"flow": 30.0, "total": 31.0}}, False),
     ],
 )
 def test_fields(rule: str, changes: dict, expected: bool) -> None:
     assert (look(rule, **changes) is not None) is expected
 
 
-def test_tokens_and_the_share_that_they_cover() -> None:
-    patches = seen()
-    chosen = np.zeros((patches.grid.rows, patches.grid.columns), bool)
-    for x0, y0, x1, y1 in patches.cells_xyxy:
-        chosen[int(y0) // 32 : int(y1) // 32, int(x0) // 32 : int(x1) // 32] = True
-    least, most = chosen.mean() - 1e-6, min(1.0, chosen.mean() + 1e-6)
-    assert look(f"tokens = {patches.tokens} and covered >= {least:f} and covered <= {most:f}")
-
-
 def test_motion_is_the_share_that_moves() -> None:
     plane = torch.full((3, 4, 10), 0.09)
     plane[1, 0, :6] = 0.9
     texture = Texture((320, 128), {9: Plane(9, plane)})
-    assert look("motion > 0.14 and motion < 0.16", texture=texture) == "motion 0.15"
+    assert look("motion > 0.14", texture=texture) == "motion 0.15"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +92,7 @@ def test_motion_is_the_share_that_moves() -> None:
         ("answer contains \"say 'no'\"", ("They say 'no' to it",), True),
         ('answer contains "dogs and cats"', ("Dogs and cats.",), True),
         ('answer contains "d.g"', ("a dog",), False),
-        ('answer contains "dog" and relevance > 0.4', ("no", "a dog"), True),
+        ('answer contains "dog"', ("no", "a dog"), True),
         ('answer contains "yes"', (), False),
     ],
 )
@@ -136,40 +112,27 @@ def test_only_the_beginning_of_a_long_answer_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "place", "about"),
+    ("rule", "about"),
     [
-        ("", 1, "expected such as"),
-        ("relevence > 0.6", 1, "did you mean 'relevance'"),
-        ("anser contains 'x'", 1, "did you mean 'answer'"),
-        ("relevance", 1, "expected such as"),
-        ("relevance > high", 1, "expected such as"),
-        ("relevance > 60", 13, "relevance is never 60; it is 0 to 1"),
-        ("tokens > -1", 10, "it is 0 or more"),
-        ("relevance > 1e999", 13, "never inf"),
-        ("relevance > 0.6 for 2", 16, "a duration such as"),
-        ("relevance > 0.6 for 2 days", 16, "a duration such as"),
-        ("relevance > 0.6 for 0s", 21, "not a duration"),
-        ("relevance > 0.6 relevance", 16, "expected `and`"),
-        ("relevance > 0.6 or cut = 1", 16, "several rules for `or`"),
-        ("relevance > 0.6 and", 16, "expected `and`"),
-        ("relevance > 0.6 and x", 21, "there is no field 'x'"),
-        ("(relevance > 0.6", 1, "expected such as"),
-        ("motion[1] > 0.6", 7, "only relevance[K]"),
-        ("answer is 'x'", 1, "answer contains"),
-        ('answer contains "x', 1, "answer contains"),
-        ("answer contains 'x' for 2s", 20, "lasts for none"),
-        ("x" * 1001, 1001, "longer than 1000"),
+        *((rule, "is not understood") for rule in (
+            "", "relevence > 0.6", "relevance", "relevance > high", "relevance >= 0.6", "relevance > -1",
+            "relevance > 0.6 for 2", "relevance > 0.6 for 2 days", "relevance > 0.6 and motion > 0.2",
+            "(relevance > 0.6", "motion[1] > 0.6", "tokens > 5", "answer is 'x'", 'answer contains "x',
+            "answer contains 'x' for 2s", "answer contains ''", "relevance > 1e999", "x" * 1001,
+        )),
+        ("relevance > 60", "relevance is from 0 to 1"),
+        ("motion > 1", "motion is from 0 to 1"),
+        ("relevance < 0", "relevance is from 0 to 1"),
+        ("relevance > 0.6 for 90000s", "too long"),
     ],
-)
-def test_what_is_no_rule_is_refused_with_its_place(rule: str, place: int, about: str) -> None:
-    with pytest.raises(InvalidSetting) as caught:
+)  # fmt: skip
+def test_what_is_no_rule_is_refused(rule: str, about: str) -> None:
+    with pytest.raises(InvalidSetting, match=about) as caught:
         parse_rule(rule)
-    assert f"character {place}:" in str(caught.value)
-    assert about in str(caught.value)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-PIECES = [*"[]<>=!'\" .0259-", " and ", " for ", "2s", "relevance", "answer ", "contains"]
+PIECES = [*"[]<>'\" .0259-", " for ", "2s", "relevance", "answer ", "contains"]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
@@ -179,29 +142,6 @@ def test_any_text_is_a_rule_or_is_refused(text: str) -> None:
     except InvalidSetting:
         return
     RuleWatch(rule).look(seen())
-
-
-COMPARISONS = st.builds(
-    "{} {} {}".format,
-    st.sampled_from(["confidence", "relevance"]),
-    st.sampled_from(["<", ">="]),
-    st.sampled_from([0.2, 0.5, 0.8]),
-)
-JOINED = st.lists(COMPARISONS, min_size=1, max_size=6).map(" and ".join)
-
-
-@given(JOINED, st.floats(0, 1, width=16), st.floats(0, 1, width=16))
-def test_means_what_python_means(text: str, confidence: float, relevance: float) -> None:
-    expected = eval(text, {"confidence": confidence, "relevance": relevance})
-    assert (look(text, confidence=confidence, query_scores=(relevance,)) is not None) is expected
-
-
-def test_looking_changes_no_patch_set() -> None:
-    patches = seen()
-    before = replace(patches)
-    for name in FIELDS:
-        RuleWatch(parse_rule(f"{name} >= 0")).look(patches)
-    assert np.array_equal(before.score, patches.score) and before.latency_ms == patches.latency_ms
 
 
 def test_an_answer_does_not_steer_the_terminal_that_shows_it() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import NothingChosen
-from arr_stream.live.alerts import AlertPlan
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.types import Frame
@@ -82,7 +81,6 @@ def test_health_and_info(server: RunningServer) -> None:
     assert {"named": [PICTURE], "cameras": False, "browser": True}.items() <= info["sources"].items()
     assert info["model"] == "a model"
     assert info["max_streams"] == 4
-    assert server.http.get("/api/clips").json() == []
     assert info["settings"]["selection.strategy"]["kind"] == "choice"
 
 
@@ -153,7 +151,6 @@ def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
         ("POST", "{first}/questions", {"question": ""}, 422),
         ("POST", "{first}/questions", {"question": "x", "when": "never"}, 422),
         ("POST", "{first}/questions", {"question": "x", "when": "every", "every_seconds": 0.01}, 400),
-        ("GET", "/api/clips/x.mp4", None, 404),
         ("GET", "{first}/records?last=0", None, 422),
         ("GET", "{first}/answers?format=xml", None, 422),
         ("GET", "{first}/snapshot.jpg?view=nothing", None, 400),
@@ -256,22 +253,6 @@ def test_mjpeg_brings_the_next_header_with_each_picture(server: RunningServer, f
     assert parts[0] == b""
     assert all(part.startswith(JPEG) and part.endswith(b"\xff\xd9\r\n") for part in parts[1:-1])
     until(lambda: len(server.serving.clients) == 0)
-
-
-def test_clips_are_listed_and_sent(tmp_path: Path) -> None:
-    clips = tmp_path / "clips"
-    plan = AlertPlan(("tokens > 0",), before_seconds=0.2, after_seconds=0.2, clip_folder=clips)
-    (tmp_path / "secret.mp4").write_bytes(b"secret")
-    with running(plan=plan) as server:
-        server.add(name="door")
-        (clip, *_) = until(lambda: server.http.get("/api/clips").json())
-        assert clip["bytes"] == (clips / clip["name"]).stat().st_size
-        answer = server.http.get(f"/api/clips/{clip['name']}")
-        assert answer.headers["content-type"] == "video/mp4"
-        assert len(answer.content) == clip["bytes"]
-        for name in ("..%2fsecret.mp4", "../secret.mp4", "%2e%2e/secret.mp4", "secret.mp4", "..", "%00", "a%2f..%2fb"):
-            assert server.http.get(f"/api/clips/{name}").status_code in (404, 405), name
-        assert server.http.get("/api/info").json()["alerts"] == ["tokens > 0"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from arr_stream.config import Settings
-from arr_stream.live.alerts import AlertPlan
 from arr_stream.live.events import EventHub
 from arr_stream.live.runner import RunnerParts
 from arr_stream.live.streams import LiveStreams
@@ -67,7 +66,7 @@ def running(
     token: str | None = None,
     host: str = "127.0.0.1",
     names: tuple[str, ...] = (),
-    plan: AlertPlan | None = None,
+    rules: tuple[str, ...] = (),
     presets: dict[str, Settings] | None = None,
     make_viewer: Callable[[Settings], Viewer] | None = None,
     model: str = "a model",
@@ -78,8 +77,8 @@ def running(
     listener = listen("127.0.0.1", port)
     port = listener.getsockname()[1]
     hub = EventHub()
-    observer = Observer(hub, plan)
-    parts = RunnerParts(hub, make_viewer=make_viewer, make_consumers=observer.consumers)
+    observer = Observer(hub)
+    parts = RunnerParts(hub, rules=rules, make_viewer=make_viewer, make_consumers=observer.consumers)
     streams = LiveStreams(SETTINGS, presets=presets, parts=parts, most_streams=most)
     access = make_access(host, token=token, names=names, port=port)
     serving = Serving(

@@ -15,10 +15,9 @@ from arr_stream.cli.live_options import LiveOptions
 from arr_stream.cli.models import fetch_needed
 from arr_stream.cli.options import without_skipping
 from arr_stream.cli.running import Figures, counts, finish, make_watcher, run_told, stop_on_signals, wrote
-from arr_stream.draw.annotate import Annotator
-from arr_stream.live.alerts import AlertPlan, Alerts
+from arr_stream.live.alerts import Alerts
 from arr_stream.live.stream import LiveStream
-from arr_stream.live.webhook import Alert
+from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.live.window.loop import Feed, WindowLoop
 from arr_stream.live.window.screen import Window
 from arr_stream.patch_set import PatchSet
@@ -27,7 +26,6 @@ from arr_stream.run import RunResult
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live import SourceState, open_live
 from arr_stream.threads import prepare_for_live
-from arr_stream.types import ByteArray, Frame
 from arr_stream.vlm import answering, make_viewer
 from arr_stream.vlm.live_watcher import LiveWatcher
 
@@ -47,7 +45,7 @@ def run_live(source: str, options: LiveOptions) -> None:
     settings = settings if question is None else answering(settings)
     options.write.check(source.removeprefix("loop:"))
     queries = options.look.queries(question)
-    watched_for = options.alerts.plan(settings, queries, answers=question is not None)
+    rules = options.alerts.rules(settings, queries, answers=question is not None)
     plan = None if question is None else options.ask.when.plan(question, "change")
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:
@@ -67,7 +65,7 @@ def run_live(source: str, options: LiveOptions) -> None:
         stream = stack.enter_context(LimitedStream(opened, settings, queries, on_notice=reporter.notice))
         stream.max_frames = options.capture.max_frames
         feed, figures = Feed(lambda: stream.dropped), Figures()
-        alerts = [_alerts(watched_for, options.write.view, stream, reporter)] if watched_for.rules else []
+        alerts = [_alerts(rules, options.alerts.webhooks(), stream, reporter)] if rules else []
         consumers = options.write.consumers(stream)
         for consumer in (*alerts, *consumers):
             stack.callback(consumer.close)
@@ -142,27 +140,14 @@ class SourceStates:
             self._reporter.notice("pictures come again")
 
 
-def _alerts(plan: AlertPlan, view: str, stream: LiveStream, reporter: Reporter) -> Alerts:
+def _alerts(rules: Sequence[str], webhooks: Sequence[Webhook], stream: LiveStream, reporter: Reporter) -> Alerts:
     """Return the consumer that checks the rules of `--when`."""
-    annotator = Annotator(view, dim=stream.settings.video.dim, asked=stream.asked)
 
-    def draw(frame: Frame, patches: PatchSet) -> ByteArray:
-        annotator.take(patches)
-        picture = annotator.picture(frame, patches)
-        annotator.finish(picture, patches)
-        return picture
+    def report(alert: Alert) -> None:
+        reporter.notice(f"alert at {alert.pts_seconds:.1f} s: {alert.rule}: {alert.message}")
 
-    def tell(alert: Alert) -> None:
-        clip = f"; clip {alert.clip_path}" if alert.clip_path is not None else ""
-        reporter.notice(f"alert at {alert.pts_seconds:.1f} s: {alert.rule}: {alert.message}{clip}")
-
-    return plan.alerts(
-        stream.source.info.name,
-        on_alert=tell,
-        on_notice=reporter.notice,
-        draw=draw,
-        video=stream.settings.video,
-    )
+    name = stream.source.info.name
+    return Alerts(rules, stream_name=name, webhooks=webhooks, on_alert=report, on_notice=reporter.notice)
 
 
 def _beside(process: Callable[[], RunResult], loop: WindowLoop, stream: LiveStream) -> RunResult:

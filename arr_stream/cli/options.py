@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from arr_stream.config import Settings
     from arr_stream.consumer import Consumer
     from arr_stream.draw.annotate import AnnotatedVideo
-    from arr_stream.live.alerts import AlertPlan
+    from arr_stream.live.webhook import Webhook
     from arr_stream.records.provenance import Question
     from arr_stream.relevance.query import Query
     from arr_stream.stream import Stream
@@ -428,18 +428,14 @@ class AlertOptions(Group):
     when: Annotated[
         list[str] | None, typer.Option(help="Alert, such as 'relevance > 0.6 for 2s'; may be repeated.")
     ] = None
-    clips: Annotated[Path | None, typer.Option(help="Folder for a clip of each alert.")] = None
-    before: Annotated[float, typer.Option(min=0, max=60, help="Seconds before it in a clip.")] = 3.0
-    after: Annotated[float, typer.Option(min=0, max=300, help="Seconds after it in a clip.")] = 3.0
     post: Annotated[list[str] | None, typer.Option(help="Address that each alert is sent to.")] = None
 
     def __post_init__(self) -> None:
         if not self.when:
-            given: dict[str, object] = {"--clips": self.clips, "--post": self.post}
-            needs("--when", given, 'say when: --when "relevance > 0.6 for 2s"')
+            needs("--when", {"--post": self.post}, 'say when: --when "relevance > 0.6 for 2s"')
 
-    def plan(self, settings: Settings, queries: Sequence[Query], *, answers: bool = True) -> AlertPlan:
-        """Check every rule, address and folder before anything is opened.
+    def rules(self, settings: Settings, queries: Sequence[Query], *, answers: bool = True) -> tuple[str, ...]:
+        """Return the rules; check them, and the addresses, before anything is opened.
 
         Args:
             settings: Settings of the streams.
@@ -447,19 +443,17 @@ class AlertOptions(Group):
             answers: True if a model will answer; otherwise a rule about answers would never fire.
 
         Raises:
-            InvalidSetting, OutputUnwritable: See `arr_stream.errors`.
+            InvalidSetting: A rule or an address is malformed, or a rule can never fire.
         """
-        from arr_stream.files import check_folder
         from arr_stream.keyframes.objects import detected_labels
-        from arr_stream.live.alerts import AlertPlan
         from arr_stream.live.rules import parse_rule
 
-        rules = tuple(self.when or ())
         by_model = settings.keyframes.embeddings == "clip" and settings.relevance.language != "lexicon"
         labels = detected_labels(settings)
         understood = not queries or by_model or any(getattr(query.detected(labels), "terms", True) for query in queries)
-        for rule in map(parse_rule, rules):
-            if rule.needs_answers and not answers:
+        rules = tuple(map(parse_rule, self.when or ()))
+        for rule in rules:
+            if rule.answer and not answers:
                 raise InvalidSetting(
                     f"rule {rule.text!r} waits for answers, and no model is asked", remedy="give --question"
                 )
@@ -469,9 +463,14 @@ class AlertOptions(Group):
                     f"rule {rule.text!r} never holds: no word of {named} is understood",
                     remedy="use words of docs/queries.md; objects need a detector, other words --clip-model",
                 )
-        if self.clips is not None:
-            check_folder(self.clips)
-        return AlertPlan(rules, self.before, self.after, self.clips, tuple(self.post or ()))
+        self.webhooks()
+        return tuple(dict.fromkeys(rule.text for rule in rules))
+
+    def webhooks(self) -> list[Webhook]:
+        """Return a new webhook for each address; raises `InvalidSetting` for a malformed one."""
+        from arr_stream.live.webhook import Webhook
+
+        return [Webhook(address) for address in self.post or ()]
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,6 @@ def serve(
         AlertOptions,
         But(
             when='Alert when this holds, such as "relevance > 0.6 for 2s".',
-            before="Seconds of a clip before the alert.",
-            after="Seconds of a clip after the alert.",
-            clips="Folder for clips of alerts.",
             post="Address to POST alerts to, as JSON.",
         ),
     ],
@@ -172,7 +169,8 @@ def serve_sources(
         tuple(access.folder or ()),
     )
     hub = EventHub()
-    observer = Observer(hub, alerts.plan(settings, [parse_text(text) for text in query]))
+    rules = alerts.rules(settings, [parse_text(text) for text in query])
+    observer = Observer(hub, alerts.webhooks)
     names = access.allow_host or ()
     make_access(server.host, token=access.token, names=names)
     if len(sources) > access.max_streams:
@@ -184,6 +182,7 @@ def serve_sources(
         viewers = Viewers(settings)
         parts = RunnerParts(
             hub,
+            rules=rules,
             make_viewer=viewers.make,
             make_consumers=observer.consumers,
             on_error=observer.failed,
@@ -285,8 +284,7 @@ class _Teller:
         if event["type"] == "notice":
             self._say(f"{stream}: note: {event['text']}", event="notice", stream=stream, text=event["text"])
         elif event["type"] == "alert":
-            clip = f", clip {event['clip']}" if event["clip"] else ""
-            self._say(f"{stream}: alert: {event['message']}{clip}", **{**event, "event": "alert"})
+            self._say(f"{stream}: alert: {event['rule']}: {event['message']}", **{**event, "event": "alert"})
         elif event["type"] == "state":
             status = event["status"]
             state, message = status["state"], status["message"]

@@ -76,6 +76,7 @@ class RunnerParts:
     """Parts that streams share.
 
     Args:
+        rules: Alert rules that each stream starts with.
         make_viewer: Creates the model's viewer; None without a model.
         make_consumers: Creates further consumers, such as alerts and metrics.
         on_error: Called with the error that ended a run of a stream.
@@ -83,6 +84,7 @@ class RunnerParts:
 
     hub: EventHub
     pool: WorkerPool = field(default_factory=WorkerPool)
+    rules: Sequence[str] = ()
     make_viewer: Callable[[Settings], Viewer] | None = None
     make_consumers: Callable[[StreamRunner], Sequence[Consumer]] | None = None
     on_error: Callable[[StreamRunner, Exception], None] | None = None
@@ -98,6 +100,9 @@ class StreamRunner:
         settings, queries: Initial settings and queries.
         preset: Name of the settings' preset.
         on_end: Called at the end of a source that cannot be reopened, which ends the runner; None if it can be.
+
+    Attributes:
+        rules: Alert rules of the stream.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class StreamRunner:
     ) -> None:
         self.id = id
         self.name = name
+        self.rules = list(parts.rules)
         self.room = PictureRoom(id, settings.video.dim)
         self.publisher = Publisher(id, parts.hub, self.room, self._dropped)
         self._started_unix = time.time()
@@ -208,6 +214,7 @@ class StreamRunner:
             "not_understood": self._not_understood(),
             "region": list(region) if region is not None else None,
             "example": example.path.name if example is not None else None,
+            "rules": list(self.rules),
             "preset": self._preset,
             "settings": self._changed_settings(),
             "paused": self.paused,

@@ -1,4 +1,4 @@
-"""Routes for the server's facts, health, metrics and clips; the page; and the documentation of the interface.
+"""Routes for the server's facts, health and metrics; the page; and the documentation of the interface.
 
 FastAPI's own pages of the interface load scripts from outside; this one is made of the same OpenAPI description.
 """
@@ -16,10 +16,9 @@ from starlette.staticfiles import StaticFiles
 
 import arr_stream
 from arr_stream.draw.views import VIEWS
-from arr_stream.live.clips import find_clip, list_clips
 from arr_stream.sources.live import list_cameras
 from arr_stream.texture.layout import CHANNELS
-from arr_stream.web.problems import Forbidden, NoSuchThing
+from arr_stream.web.problems import Forbidden
 from arr_stream.web.serving import Serving
 from arr_stream.web.settings import describe
 
@@ -79,7 +78,6 @@ def info_routes(serving: Serving) -> APIRouter:
             "model": serving.model,
             "settings": describe(serving.streams.settings),
             "max_streams": serving.streams.most_streams,
-            "alerts": list(serving.observer.plan.rules),
         }
 
     @router.get("/api/cameras")
@@ -88,22 +86,6 @@ def info_routes(serving: Serving) -> APIRouter:
         if not serving.allowed.cameras:
             raise Forbidden("the server's cameras may not be opened", remedy="start it with --allow-cameras")
         return [{"source": camera.source, "name": camera.name} for camera in list_cameras()]
-
-    @router.get("/api/clips")
-    def clips() -> list[dict[str, Any]]:
-        """List the clips that alerts have recorded, the newest first."""
-        folder = serving.observer.plan.clip_folder
-        found = list_clips(folder) if folder is not None else []
-        return [{"name": clip.name, "bytes": clip.bytes, "made_unix": round(clip.made_unix, 3)} for clip in found]
-
-    @router.get("/api/clips/{name}", response_class=FileResponse)
-    def clip(name: str) -> FileResponse:
-        """Return a clip, as MP4."""
-        folder = serving.observer.plan.clip_folder
-        path = find_clip(folder, name) if folder is not None else None
-        if path is None:
-            raise NoSuchThing("there is no such clip", remedy="GET /api/clips lists them")
-        return FileResponse(path, media_type="video/mp4")
 
     return router
 

@@ -7,27 +7,29 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from arr_stream.consumer import Consumer
-from arr_stream.draw.views import render
-from arr_stream.live.alerts import AlertPlan
+from arr_stream.live.alerts import Alerts
 from arr_stream.live.events import EventHub
 from arr_stream.live.metrics import LiveMetrics
 from arr_stream.live.pictures import Watching
 from arr_stream.live.runner import StreamRunner
 from arr_stream.live.streams import LiveStreams
-from arr_stream.live.webhook import Alert
+from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.sources.base import SourceStats
 
 
 class Observer:
     """Factory of each stream's further consumers, which reports alerts to the hub and collects metrics.
 
+    Args:
+        make_webhooks: Makes the webhooks that the alerts of one run of a stream go to.
+
     Raises:
         BackendUnavailable: prometheus_client is not installed.
     """
 
-    def __init__(self, hub: EventHub, plan: AlertPlan | None = None) -> None:
-        self.plan = plan or AlertPlan()
+    def __init__(self, hub: EventHub, make_webhooks: Callable[[], Sequence[Webhook]] = tuple) -> None:
         self._hub = hub
+        self._make_webhooks = make_webhooks
         self._metrics = LiveMetrics()
         self._labels: dict[str, str] = {}
         self._runners: weakref.WeakSet[StreamRunner] = weakref.WeakSet()
@@ -40,17 +42,14 @@ class Observer:
             there = {each.id for each in self._runners if each.alive}
         # Here too: if no client requests the metrics, data of removed streams would pile up.
         self._forget(there)
-        counted, plan = self._metrics.consumer(self._label(runner)), self.plan
-        if not plan.rules:
-            return [counted]
-        alerts = plan.alerts(
-            runner.name,
+        alerts = Alerts(
+            runner.rules,
+            stream_name=runner.name,
+            webhooks=self._make_webhooks(),
             on_alert=lambda alert: self._alerted(runner, alert),
             on_notice=runner.publisher.notice,
-            draw=lambda frame, patches: render("patches", frame, patches, dim=runner.settings.video.dim),
-            video=runner.settings.video,
         )
-        return [counted, alerts]
+        return [self._metrics.consumer(self._label(runner)), alerts]
 
     def watch(self, runner: StreamRunner, views: Sequence[str], wake: Callable[[], None], *, cells: bool) -> Watching:
         """Watch a stream's pictures, and measure their ages; see `PictureRoom.watch`."""
@@ -87,8 +86,7 @@ class Observer:
 
     def _alerted(self, runner: StreamRunner, alert: Alert) -> None:
         self._metrics.alert(self._label(runner))
-        told = {"rule": alert.rule, "message": alert.message, "clip": alert.clip}
-        self._hub.publish({"type": "alert", "stream": runner.id, **told, "made_unix": round(alert.made_unix, 3)})
+        self._hub.publish({**alert.record(), "type": "alert", "stream": runner.id})
 
     def _label(self, runner: StreamRunner) -> str:
         """Return a stream's label: its first name, with its id if two streams have the same."""

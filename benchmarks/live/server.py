@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from arr_stream.cli.running import stop_on_signals
 from arr_stream.config import Settings
-from arr_stream.live.alerts import AlertPlan
 from arr_stream.live.events import EventHub
 from arr_stream.live.runner import RunnerParts
 from arr_stream.live.streams import LiveStreams
@@ -58,7 +57,7 @@ def main() -> None:
     given = parser.parse_args()
     end_with_parent()
     hub = EventHub()
-    observer = Observer(hub, AlertPlan())
+    observer = Observer(hub)
     streams = LiveStreams(
         Settings.load(None, given.overrides), parts=RunnerParts(hub, make_consumers=observer.consumers)
     )

@@ -120,9 +120,6 @@ def _open_queries(scratch: Path) -> Run:
 class _Patches(SimpleNamespace):
     """As much of a patch set as rules read."""
 
-    tokens = 2
-    keyframe_index = 0
-
 
 def _open_rules(scratch: Path) -> Run:
     import numpy as np
@@ -135,13 +132,6 @@ def _open_rules(scratch: Path) -> Run:
         query_scores=(0.7, 0.2),
         answers=(SimpleNamespace(finish="stop", text="a dog\x1b[31m\n12/3"),),
         texture=moving,
-        confidence=0.4,
-        refresh_reason="cut",
-        latency_ms={"flow": 40.0},
-        rows=np.array([0, 1]),
-        columns=np.array([0, 0]),
-        span=np.array([1, 1]),
-        grid=SimpleNamespace(rows=2, columns=2),
     )
 
     def run(data: bytes) -> str:
@@ -151,7 +141,7 @@ def _open_rules(scratch: Path) -> Run:
             return "address"
         watch, fired = RuleWatch(parse_rule(text)), 0
         for index in range(4):
-            patches: Any = _Patches(**vars(seen), pts_seconds=index * 0.7, keyframe=index == 0)
+            patches: Any = _Patches(**vars(seen), pts_seconds=index * 0.7)
             said = watch.look(patches)
             fired += said is not None
             if said is not None and ("\n" in said or "\x1b" in said):

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from arr_stream.live.clips import list_clips
-from soaking.faults import NotSurvived, WallClock, available, survive
+from soaking.faults import FAULTS, NotSurvived, WallClock, survive
 from soaking.feed import NAME
 from soaking.sampling import Held, Sampler
 from soaking.stage import Stage, staged
@@ -18,7 +17,6 @@ from soaking.verdicts import Outcome, Survived
 _REHEARSED = ("streams", "clients", "models", "keyframe-kill", "break", "query")
 _POLL_SECONDS = 0.05
 _TELL_SECONDS = 30.0
-_MOST_CLIPS = 12
 _SETTLE_SECONDS = 20.0
 _SAMPLE_SECONDS = 1.0
 _REST_SECONDS = 2 * _SAMPLE_SECONDS
@@ -86,7 +84,7 @@ class Soak:
         """Until the stream has been as long as it should."""
         plan = self._plan
         planned = plan_faults(
-            available(self._stage) if plan.faults else [],
+            list(FAULTS) if plan.faults else [],
             stream_seconds=plan.stream_seconds,
             first_seconds=min(plan.gap_seconds, plan.stream_seconds / 4),
             gap_seconds=plan.gap_seconds,
@@ -113,7 +111,6 @@ class Soak:
                 raise RuntimeError(f"no frame for a minute: {self._stage.main.status()}")
             if now - self._told_seconds > _TELL_SECONDS:
                 self._tell(sampler)
-            self._sweep()
             time.sleep(_POLL_SECONDS)
 
     def _let(self, kind: str, sampler: Sampler) -> None:
@@ -139,11 +136,6 @@ class Soak:
                 f"{last.handles} handles, {last.threads} threads, {self._stage.alerts} alerts, "
                 f"{self._stage.posts} posts"
             )
-
-    def _sweep(self) -> None:
-        """Keep the newest clips only, as a disk has an end."""
-        for clip in list_clips(self._stage.clip_folder)[_MOST_CLIPS:]:
-            (self._stage.clip_folder / clip.name).unlink(missing_ok=True)
 
 
 def soak(plan: SoakPlan, folder: Path, say: Callable[[str], None]) -> Outcome:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,10 +13,10 @@ from pathlib import Path
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
 from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.live.alerts import AlertPlan
 from arr_stream.live.events import EventHub, Subscription
 from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.live.streams import LiveStreams
+from arr_stream.live.webhook import Webhook
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import Records
 from arr_stream.records.schema import Header
@@ -34,10 +33,9 @@ from soaking.keyframes import ORDERS_VARIABLE, SoakedWorkers
 
 OTHER = "http"
 SENDER_SIZE_WH = (160, 96)
-RULES = ("keyframe = 1", "motion > 0.01 for 1s")
+RULES = ("relevance < 1", "motion > 0.01 for 1s")
 _START_SECONDS = 60.0
 _END_SECONDS = 40.0
-_ROOM_MEGABYTES = 6
 _SETTINGS = {
     "keyframes.text": "none",
     "keyframes.clusters": "grid",
@@ -86,22 +84,20 @@ class Stage:
     """What runs.
 
     Args:
-        folder: For records and clips; it is there.
-        clip_folder: Where the clips go.
-        room: The small file system that they go to, where the system gives one.
+        folder: For records; it is there.
         paced: The stream runs at its own speed, not at the pipeline's.
 
     Attributes:
         failures: Errors that ended a run of a stream, and errors of the server; there should be none.
-        alerts, posts, notice_count, clip_failures: Counted so far.
+        alerts, posts, notice_count: Counted so far.
     """
 
-    def __init__(self, folder: Path, clip_folder: Path, room: SmallRoom | None, paced: bool) -> None:
-        self.folder, self.clip_folder, self.room = folder, clip_folder, room
+    def __init__(self, folder: Path, paced: bool) -> None:
+        self.folder = folder
         self.orders = folder / "orders"
         self.orders.mkdir(exist_ok=True)
         self.failures: list[str] = []
-        self.alerts = self.posts = self.notice_count = self.clip_failures = 0
+        self.alerts = self.posts = self.notice_count = 0
         self._runs, self._paced = 0, paced
 
     @contextlib.contextmanager
@@ -128,9 +124,10 @@ class Stage:
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
         self.hub = EventHub()
-        rules = AlertPlan(RULES, 1.5, 1.0, self.clip_folder, ("true",), (hook,))
-        self.observer = Observer(self.hub, rules)
-        parts = RunnerParts(self.hub, WorkerPool(SoakedWorkers), make_consumers=self._consumers, on_error=self._failed)
+        self.observer = Observer(self.hub, lambda: [Webhook(hook)])
+        parts = RunnerParts(
+            self.hub, WorkerPool(SoakedWorkers), RULES, make_consumers=self._consumers, on_error=self._failed
+        )
         # At the pipeline's pace it is always busy: quality would only ever sink.
         settings = Settings().with_values({**_SETTINGS, "live.adapt": self._paced})
         self.streams = LiveStreams(settings, parts=parts)
@@ -187,7 +184,6 @@ class Stage:
             self.alerts += event["type"] == "alert"
             if event["type"] == "notice":
                 self.notice_count += 1
-                self.clip_failures += event["text"].startswith("clip not recorded")
 
     def _kill_sender(self) -> None:
         """The present one: it may have been started again."""
@@ -219,39 +215,6 @@ class Stage:
 
 @contextlib.contextmanager
 def staged(folder: Path, *, paced: bool = False) -> Iterator[Stage]:
-    """A stage that runs, with clips in a room of their own where the system gives one."""
-    clips = folder / "clips"
-    with small_room(clips) as room, Stage(folder, clips, room, paced).running() as stage:
+    """A stage that runs."""
+    with Stage(folder, paced).running() as stage:
         yield stage
-
-
-class SmallRoom:
-    """A mounted tmpfs, so that a full disk is a real one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._ballast = folder / "ballast"
-
-    def fill(self) -> None:
-        """Leave no byte."""
-        with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    def empty(self) -> None:
-        """Give the room back."""
-        self._ballast.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def small_room(folder: Path) -> Iterator[SmallRoom | None]:
-    """A tmpfs at a folder until the end of the block; None where this user may not mount."""
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={_ROOM_MEGABYTES}m", "arr-stream-soak", str(folder)]
-    mounted = False
-    with contextlib.suppress(OSError):
-        mounted = os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
-    try:
-        yield SmallRoom(folder) if mounted else None
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)

@@ -70,7 +70,6 @@ const stream = (id, rest = "") => `api/streams/${encodeURIComponent(id)}${rest}`
 export const api = {
   info: () => request("GET", "api/info"),
   cameras: () => request("GET", "api/cameras"),
-  clips: () => request("GET", "api/clips"),
   add: (body) => request("POST", "api/streams", { body, timeout_ms: 60000 }),
   remove: (id) => request("DELETE", stream(id)),
   change: (id, body) => request("PATCH", stream(id), { body }),
@@ -89,5 +88,4 @@ export const links = {
   records: (id) => here(stream(id, "/records?last=900")).href,
   snapshot: (id, view) => here(stream(id, `/snapshot.jpg?view=${encodeURIComponent(view)}`)).href,
   mjpeg: (id, view) => here(stream(id, `/video.mjpeg?view=${encodeURIComponent(view)}`)).href,
-  clip: (name) => here(`api/clips/${encodeURIComponent(name)}`).href,
 };

@@ -62,12 +62,12 @@ export const withCode = (text) => text.split("`").map((part, place) => (place % 
 /** Read out to those who use a screen reader. */
 export const say = (text) => setText(byId("said"), text);
 
-/** Show one line for a while, with a link beside it if there is one; an error is read out at once. */
-export function toast(text, kind = "note", link = null) {
+/** Show one line for a while; an error is read out at once. */
+export function toast(text, kind = "note") {
   const holder = byId("toasts");
   for (const old of holder.children) if (old.dataset.text === text) old.remove();
   const close = h("button", { type: "button", class: "quiet small", "aria-label": "Dismiss", onclick: () => box.remove() }, icon("cross"));
-  const box = h("div", { class: "toast", "data-kind": kind, role: kind === "error" ? "alert" : "status", "data-text": text }, h("p", {}, text), link, close);
+  const box = h("div", { class: "toast", "data-kind": kind, role: kind === "error" ? "alert" : "status", "data-text": text }, h("p", {}, text), close);
   holder.append(box);
   while (holder.children.length > MOST_TOASTS) holder.firstElementChild.remove();
   setTimeout(() => box.remove(), STAY_MS[kind]);
@@ -99,9 +99,4 @@ export function duration(seconds) {
   if (whole < 60) return `${whole} s`;
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
   return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
-}
-
-export function bytes(count) {
-  if (count < 1000) return `${count} B`;
-  return count < 1e6 ? `${Math.round(count / 1e3)} kB` : `${(count / 1e6).toFixed(1)} MB`;
 }

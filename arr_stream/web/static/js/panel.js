@@ -2,16 +2,12 @@
 
 import { Answers } from "./answers.js";
 import { api, attempt, links } from "./api.js";
-import { ARROWS, bytes, clockTime, duration, h, icon, say, setText, shortName, toast, withCode } from "./dom.js";
+import { ARROWS, clockTime, duration, h, say, setText, shortName, toast, withCode } from "./dom.js";
 import { quality } from "./figures.js";
 import { SettingsForm } from "./settings.js";
 import { on, onChosenStatus, recall, remember, store } from "./store.js";
 
 const MOST_ENTRIES = 300;
-const MOST_CLIPS = 50;
-const CLIPS_EVERY_MS = 2000;
-const LONGEST_CLIP_MS = 360_000; // alerts that overlap share a clip of up to five minutes
-const NO_RULES = "No alert rules. They are given when the server is started, and cannot be added or changed on the page.";
 const TOLD_STATES = new Set(["live", "stalled", "reconnecting", "ended", "failed"]);
 const APART = { target: "_blank", rel: "noopener" };
 const FACTS = [
@@ -32,26 +28,19 @@ const FACTS = [
 
 const times = (count) => (count === 1 ? "once" : count ? `${count} times` : "never");
 
-/** Alerts with their clips, notices, changes of state. */
+/** Alerts, notices, changes of state. */
 class Log {
   constructor(part, badge) {
     this.badge = badge;
     this.states = new Map();
-    this.awaited = [];
     this.rules = h("p", { class: "hint" });
     this.list = h("ol", { class: "log-list", "aria-label": "What happened, newest first", "data-testid": "log" });
-    this.clips = h("ul", { class: "clips", "data-testid": "clips" });
-    this.clipsTitle = h("h3", { hidden: true }, "Clips");
     this.nothing = h("p", { class: "hint" }, "Nothing happened yet.");
-    part.append(this.rules, this.nothing, this.list, this.clipsTitle, this.clips);
-    on("info", ({ alerts }) => setText(this.rules, alerts.length ? `Alert rules, as the server was started with: ${alerts.join("; ")}` : NO_RULES));
+    part.append(this.rules, this.nothing, this.list);
+    onChosenStatus(({ rules }) => setText(this.rules, rules.length ? `Alert rules: ${rules.join("; ")}` : "No alert rules."));
     on("log", (event) => this._event(event));
     on("status", (status) => this._state(status));
     on("streams", () => this._forget());
-  }
-
-  shown(open) {
-    if (open) this._clips();
   }
 
   _name(id) {
@@ -62,10 +51,9 @@ class Log {
   _event(event) {
     if (event.type === "alert") {
       const text = event.message ? `${event.rule} (${event.message})` : event.rule;
-      this._add("alert", event, text, event.clip);
-      toast(`${this._name(event.stream)}: ${text}`, "alert", event.clip && this._link(event.clip));
+      this._add("alert", event, text);
+      toast(`${this._name(event.stream)}: ${text}`, "alert");
       this.badge(1);
-      this._clips();
     } else if (event.type === "notice") {
       // What of a query is not understood stands below it.
       if (!event.text.startsWith("query ")) this._add("notice", event, event.text);
@@ -87,7 +75,7 @@ class Log {
     for (const id of this.states.keys()) if (!store.streams.has(id)) this.states.delete(id);
   }
 
-  _add(kind, { stream, made_unix }, text, clip = null) {
+  _add(kind, { stream, made_unix }, text) {
     const newest = this.list.firstElementChild;
     const key = `${kind} ${stream} ${text}`;
     if (newest?.dataset.key === key) {
@@ -101,35 +89,10 @@ class Log {
       h("span", { class: "when" }, clockTime(made_unix ?? Date.now() / 1000)),
       h("strong", { title: store.streams.get(stream)?.name }, this._name(stream)),
       h("span", { class: "said" }, withCode(text)),
-      clip ? this._link(clip) : null,
     );
     this.list.prepend(item);
     this.nothing.hidden = true;
     while (this.list.children.length > MOST_ENTRIES) this.list.lastElementChild.remove();
-  }
-
-  /** A link to a clip, which appears once the clip is finished. */
-  _link(clip) {
-    const link = h("a", { class: "button small", href: links.clip(clip), download: clip, hidden: true }, icon("save"), "Clip");
-    this.awaited.push([clip, link, Date.now() + LONGEST_CLIP_MS]);
-    return link;
-  }
-
-  /** The clips that are finished, looked for again while links wait for theirs. */
-  async _clips() {
-    clearTimeout(this.timer);
-    const clips = await attempt(() => api.clips());
-    if (!Array.isArray(clips)) return;
-    this.clipsTitle.hidden = !clips.length;
-    const rows = clips.slice(0, MOST_CLIPS).map(({ name, bytes: count, made_unix }) => {
-      const link = h("a", { href: links.clip(name), download: name }, name);
-      return h("li", {}, link, h("span", { class: "facts" }, `${bytes(count)} · ${clockTime(made_unix)}`));
-    });
-    this.clips.replaceChildren(...rows);
-    const finished = new Set(clips.map(({ name }) => name));
-    for (const [clip, link] of this.awaited) link.hidden = !finished.has(clip);
-    this.awaited = this.awaited.filter(([, link, until]) => link.hidden && link.isConnected && Date.now() < until);
-    if (this.awaited.length) this.timer = setTimeout(() => this._clips(), CLIPS_EVERY_MS);
   }
 }
 
