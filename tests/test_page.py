@@ -168,14 +168,24 @@ def test_what_is_not_understood_stands_below_the_query(id: str, page: Page, serv
     fault.locator("li").first.wait_for(state="detached")
 
 
-def test_an_alert_names_its_rule(new_page: Callable[..., Page]) -> None:
-    rule = "relevance < 1 for 0.2s"
-    with running(allowed=AllowedSources(named=(SOURCE,)), rules=(rule,)) as server:
+def test_a_rule_is_added_and_removed_and_its_alert_names_it(new_page: Callable[..., Page]) -> None:
+    with running(allowed=AllowedSources(named=(SOURCE,)), rules=("motion > 0.999",)) as server:
+        id = server.add(SOURCE, query=["red"])
         page = new_page(server)
         page.goto(server.address)
-        page.connected()
-        server.add(SOURCE)
-        page.locator(".toast[data-kind=alert]", has_text=rule).wait_for()
+        page.sees_pictures(id)
+        page.click("[data-testid=tab-log]")
+        rules = page.locator("[data-testid=rules] li")
+        assert rules.all_inner_texts() == ["motion > 0.999"]
+        page.locator("[data-testid=rule-field]").select_option("relevance")
+        page.locator("[aria-label=Comparison]").select_option("<")
+        page.fill("[data-testid=rule-limit]", "1")
+        page.click("[data-testid=rule-add]")
+        page.locator(".toast[data-kind=alert]", has_text="relevance < 1 for 2s").wait_for()
+        page.locator("[data-testid=log] .entry[data-kind=alert]", has_text="relevance < 1 for 2s").wait_for()
+        page.get_by_label("Remove motion > 0.999").click()
+        wait_for(lambda: server.status(id)["rules"] == ["relevance < 1 for 2s"], "the rule to be gone")
+        assert rules.all_inner_texts() == ["relevance < 1 for 2s"]
         page.close()
 
 

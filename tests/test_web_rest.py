@@ -255,6 +255,19 @@ def test_mjpeg_brings_the_next_header_with_each_picture(server: RunningServer, f
     until(lambda: len(server.serving.clients) == 0)
 
 
+def test_rules_are_replaced_and_their_alerts_come_as_events(bare: RunningServer) -> None:
+    with bare.socket("/api/events") as events:
+        rules = [" relevance  < 1 ", "relevance[1] > 0.5 for 3s", "relevance < 1"]
+        status = bare.http.put("/api/streams/s1/rules", json={"rules": rules}).json()
+        assert status["rules"] == ["relevance < 1", "relevance[1] > 0.5 for 3s"]
+        event = next(each for each in map(json.loads, events) if each["type"] == "alert")
+    assert {"type": "alert", "stream": "s1", "rule": "relevance < 1", "message": "relevance 0"}.items() <= event.items()
+    refused = bare.http.put("/api/streams/s1/rules", json={"rules": ["relevance > 2"]})
+    assert refused.status_code == 400 and "from 0 to 1" in refused.json()["error"]
+    assert "no model" in bare.http.put("/api/streams/s1/rules", json={"rules": ["answer contains 'x'"]}).json()["error"]
+    assert bare.status("s1")["rules"] == ["relevance < 1", "relevance[1] > 0.5 for 3s"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [

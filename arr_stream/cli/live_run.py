@@ -13,7 +13,7 @@ from pathlib import Path
 from arr_stream.cli.console import Reporter, counted
 from arr_stream.cli.live_options import LiveOptions
 from arr_stream.cli.models import fetch_needed
-from arr_stream.cli.options import without_skipping
+from arr_stream.cli.options import needs, without_skipping
 from arr_stream.cli.running import Figures, counts, finish, make_watcher, run_told, stop_on_signals, wrote
 from arr_stream.live.alerts import Alerts
 from arr_stream.live.stream import LiveStream
@@ -46,6 +46,8 @@ def run_live(source: str, options: LiveOptions) -> None:
     options.write.check(source.removeprefix("loop:"))
     queries = options.look.queries(question)
     rules = options.alerts.rules(settings, queries, answers=question is not None)
+    if not rules:
+        needs("--when", {"--post": options.alerts.post}, 'say when: --when "relevance > 0.6 for 2s"')
     plan = None if question is None else options.ask.when.plan(question, "change")
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:

@@ -430,10 +430,6 @@ class AlertOptions(Group):
     ] = None
     post: Annotated[list[str] | None, typer.Option(help="Address that each alert is sent to.")] = None
 
-    def __post_init__(self) -> None:
-        if not self.when:
-            needs("--when", {"--post": self.post}, 'say when: --when "relevance > 0.6 for 2s"')
-
     def rules(self, settings: Settings, queries: Sequence[Query], *, answers: bool = True) -> tuple[str, ...]:
         """Return the rules; check them, and the addresses, before anything is opened.
 

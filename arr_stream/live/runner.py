@@ -29,6 +29,7 @@ from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub
 from arr_stream.live.pictures import PictureRoom
 from arr_stream.live.publishing import Publisher
+from arr_stream.live.rules import parse_rule
 from arr_stream.live.stream import LiveStream
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
@@ -102,7 +103,7 @@ class StreamRunner:
         on_end: Called at the end of a source that cannot be reopened, which ends the runner; None if it can be.
 
     Attributes:
-        rules: Alert rules of the stream.
+        rules: Alert rules of the stream; see `watch_for`.
     """
 
     def __init__(
@@ -336,6 +337,22 @@ class StreamRunner:
             self._asking = None
             if self._watcher is not None:
                 self._watcher.plan = _SILENT
+        self.tell_state()
+
+    def watch_for(self, rules: Sequence[str]) -> None:
+        """Replace the alert rules, from the next frame on; rules that stay keep their state.
+
+        Raises:
+            InvalidSetting: A text is no rule, or a rule needs answers and there is no model.
+        """
+        parsed = [parse_rule(rule) for rule in rules]
+        for rule in parsed:
+            if rule.answer and self._parts.make_viewer is None:
+                raise InvalidSetting(
+                    f"rule {rule.text!r} waits for answers, and there is no model",
+                    remedy="start with --model or --endpoint",
+                )
+        self.rules[:] = dict.fromkeys(rule.text for rule in parsed)
         self.tell_state()
 
     def retry(self) -> None:

@@ -103,6 +103,12 @@ class Looks(Body):
     points: Annotated[list[tuple[Share, Share]], Field(max_length=256)]
 
 
+class NewRules(Body):
+    """Alert rules that replace the present ones."""
+
+    rules: Annotated[list[Text], Field(max_length=16, description="such as `relevance > 0.6 for 2s`")]
+
+
 class NewQuestion(Body):
     """A question to the model."""
 
@@ -183,6 +189,13 @@ def stream_routes(serving: Serving) -> APIRouter:
     def forget_example(id: str) -> Status:
         """Look for the example no more."""
         return _exemplified(serving.runner(id), None)
+
+    @router.put("/api/streams/{id}/rules")
+    def watch_for(id: str, new: NewRules) -> Status:
+        """Set the alert rules from the next frame on."""
+        runner = serving.runner(id)
+        runner.watch_for(new.rules)
+        return runner.status()
 
     @router.post("/api/streams/{id}/gaze", status_code=204)
     def look_at(id: str, looks: Looks) -> Response:

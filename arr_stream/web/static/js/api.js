@@ -77,6 +77,7 @@ export const api = {
   query: (id, body) => request("PUT", stream(id, "/query"), { body }),
   example: (id, file) => request("PUT", stream(id, "/example"), { raw: file }),
   forgetExample: (id) => request("DELETE", stream(id, "/example")),
+  rules: (id, rules) => request("PUT", stream(id, "/rules"), { body: { rules } }),
   ask: (id, body) => request("POST", stream(id, "/questions"), { body }),
   stopAsking: (id) => request("DELETE", stream(id, "/questions")),
   answers: (id, search = "") => request("GET", stream(id, `/answers?format=json&search=${encodeURIComponent(search)}`)),

@@ -2,7 +2,7 @@
 
 import { Answers } from "./answers.js";
 import { api, attempt, links } from "./api.js";
-import { ARROWS, clockTime, duration, h, say, setText, shortName, toast, withCode } from "./dom.js";
+import { ARROWS, clockTime, duration, h, icon, say, setText, shortName, toast, withCode } from "./dom.js";
 import { quality } from "./figures.js";
 import { SettingsForm } from "./settings.js";
 import { on, onChosenStatus, recall, remember, store } from "./store.js";
@@ -28,16 +28,61 @@ const FACTS = [
 
 const times = (count) => (count === 1 ? "once" : count ? `${count} times` : "never");
 
+/** The alert rules of the chosen stream, and a form for another one. */
+class Rules {
+  constructor(part) {
+    this.list = h("ul", { class: "rules", "aria-label": "Alert rules", "data-testid": "rules" });
+    this.field = h("select", { "aria-label": "Watch", "data-testid": "rule-field" });
+    this.sign = h("select", { "aria-label": "Comparison" }, h("option", { value: ">" }, "above"), h("option", { value: "<" }, "below"));
+    this.limit = h("input", { type: "number", min: "0", max: "1", step: "any", value: "0.6", required: true, "aria-label": "Limit, from 0 to 1", "data-testid": "rule-limit" });
+    this.seconds = h("input", { type: "number", min: "0", max: "3600", step: "any", value: "2", required: true, "aria-label": "For how many seconds" });
+    const add = h("button", { type: "submit", class: "small", "data-testid": "rule-add" }, "Add");
+    const form = h("form", { class: "row every" }, "Alert if", this.field, "is", this.sign, this.limit, "for", this.seconds, "s", add);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const seconds = Number(this.seconds.value);
+      const lasting = seconds ? ` for ${this.seconds.value}s` : "";
+      this._set([...store.status.rules, `${this.field.value} ${this.sign.value} ${this.limit.value}${lasting}`]);
+    });
+    part.append(h("h3", {}, "Alert rules"), this.list, form);
+    onChosenStatus((status) => this._show(status));
+    on("chosen", () => store.status && this._show(store.status));
+  }
+
+  _set(rules) {
+    attempt(() => api.rules(store.chosen, rules));
+  }
+
+  _show({ id, rules, query }) {
+    const key = JSON.stringify([id, rules, query]);
+    if (this.list.dataset.key === key) return;
+    this.list.dataset.key = key;
+    const named = (rule) => rule.replace(/^relevance\[(\d+)\]/, (field, place) => (query[place] ? `${field} (“${query[place]}”)` : field));
+    const rows = rules.map((rule) => {
+      const remove = h("button", { type: "button", class: "quiet small", "aria-label": `Remove ${rule}`, onclick: () => this._set(store.status.rules.filter((other) => other !== rule)) }, icon("cross"));
+      return h("li", { class: "rule" }, h("span", {}, named(rule)), remove);
+    });
+    this.list.replaceChildren(...(rows.length ? rows : [h("li", { class: "hint" }, "None yet.")]));
+    const fields = [
+      ...(query.length ? [["relevance", "the score of any query"]] : []),
+      ...(query.length > 1 ? query.map((label, place) => [`relevance[${place}]`, `the score of “${label}”`]) : []),
+      ["motion", "the moving share"],
+    ];
+    const { value } = this.field;
+    this.field.replaceChildren(...fields.map(([name, label]) => h("option", { value: name }, label)));
+    if (fields.some(([name]) => name === value)) this.field.value = value;
+  }
+}
+
 /** Alerts, notices, changes of state. */
 class Log {
   constructor(part, badge) {
     this.badge = badge;
     this.states = new Map();
-    this.rules = h("p", { class: "hint" });
+    this.rules = new Rules(part);
     this.list = h("ol", { class: "log-list", "aria-label": "What happened, newest first", "data-testid": "log" });
     this.nothing = h("p", { class: "hint" }, "Nothing happened yet.");
-    part.append(this.rules, this.nothing, this.list);
-    onChosenStatus(({ rules }) => setText(this.rules, rules.length ? `Alert rules: ${rules.join("; ")}` : "No alert rules."));
+    part.append(h("h3", {}, "What happened"), this.nothing, this.list);
     on("log", (event) => this._event(event));
     on("status", (status) => this._state(status));
     on("streams", () => this._forget());
