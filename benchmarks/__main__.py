@@ -22,7 +22,6 @@ for command in (
     quality.localisation,
     quality.answers,
     quality.carry,
-    quality.flow,
     quality.text,
     speed.device,
     speed.vlm,

@@ -27,7 +27,6 @@ from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.commands.speed import vlm as command
 from benchmarks.scenes.clips import panning as frames
 from benchmarks.vlm.bench import bench_vlm
-from benchmarks.vlm.memory import MemoryReport
 from benchmarks.vlm.model import Shape, Timed, random_model, timed_model
 from benchmarks.vlm.passes import QUESTION, chosen_cells
 from benchmarks.vlm.stock import StockModel
@@ -87,7 +86,7 @@ def test_the_stock_model_gets_video_frames_whole_unless_capped(small: Timed) -> 
 def test_less_is_computed_for_fewer_cells() -> None:
     report = bench_vlm(QUICK, parts=["vision"], shape=SMALL, tokens=16, size_wh=(256, 256), runs=1, threads=1)
     passes = report.vision
-    assert passes is not None and report.end_to_end is None and report.memory is None and report.modes is None
+    assert passes is not None and report.end_to_end is None and report.modes is None
     assert (passes.tokens, passes.cells) == (16, 64)
     assert passes.stock_prompt_tokens - passes.prompt_tokens == 64 - 16
     # A quarter of the rows: a quarter of the linear layers' work, and a sixteenth of the attention's.
@@ -120,23 +119,6 @@ def test_a_clip_is_counted_from_pixels_to_answer() -> None:
     assert clip.ours.median == pytest.approx(sum(clip.parts[name].median for name in ours))
     assert clip.stock.median == pytest.approx(clip.parts["processor"].median + clip.parts["generate"].median)
     assert clip.first_token["ours"] == clip.parts["question"] and set(clip.first_token) == {"ours", "stock", "capped"}
-
-
-@pytest.mark.slow
-def test_a_long_stream_stays_within_its_budget() -> None:
-    report = bench_vlm(QUICK, parts=["memory"], shape=SMALL, frames=100, context_tokens=512, threads=1)
-    memory = report.memory
-    assert memory is not None
-    assert memory.asked == 2 and memory.rebuilds.get("budget", 0) >= 2 and memory.rebuilds.get("cut", 0) >= 1
-    assert memory.budget_bytes == 512 * 2 * 2 * 128 * 4
-    assert 0.5 * memory.budget_bytes < memory.cache_peak_bytes <= memory.budget_bytes
-    assert memory.tokens_peak <= memory.context_tokens == 512
-    assert len(memory.resident_mb) == 5 and memory.growth_mb < 100
-
-
-def test_growth_leaves_out_what_is_set_up_once() -> None:
-    report = MemoryReport(5, 0, 512, 1, 1, 1, {}, (100.0, 150.0, 151.0, 149.0, 152.0), 160.0, 1.0)
-    assert report.growth_mb == pytest.approx(2.0)
 
 
 def test_a_model_from_disk_is_timed_like_any_other(tiny_qwen: Path) -> None:

@@ -203,7 +203,7 @@ def test_results_that_find_no_room_are_one_line(run: Run, arguments: tuple[str, 
         ("taken.png/c.png", "is not a folder"),
     ],
 )
-@pytest.mark.parametrize("command", [("eval", "coverage"), ("carry",), ("flow",), ("compare",)])
+@pytest.mark.parametrize("command", [("eval", "coverage"), ("carry",), ("compare",)])
 def test_pictures_that_cannot_be_written_are_told_before_footage_is_read(
     run: Run, measure: Run, tmp_path: Path, command: tuple[str, ...], name: str, words: str
 ) -> None:

@@ -310,7 +310,7 @@ def test_what_cannot_be_is_one_line(measure: Call, tmp_path: Path, options: list
     (tmp_path / "damaged" / "results" / "one.json").write_text("{}")
     # One that needs footage: should a check be missing, it ends soon all the same.
     given = [option.replace("FOLDER", str(tmp_path)) for option in options]
-    found, told, error = measure("results", "--only", "flow", *given)
+    found, told, error = measure("results", "--only", "carry", *given)
     assert found == code and error.count("\n") == 1 and error.startswith("arr-stream: ") and not told
 
 

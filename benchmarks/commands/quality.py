@@ -200,26 +200,6 @@ def carry(
     present(report, as_json=as_json, plot=plot, draw=plot_carry, force=force)
 
 
-def flow(
-    data: Annotated[Path, typer.Argument(help="Folder of pairs: two pictures and a .flo or KITTI PNG each.")],
-    as_json: Json = False,
-    plot: Plot = None,
-    force: Force = False,
-) -> None:
-    """Endpoint error of the flow on pairs with ground truth."""
-    check_picture(plot, force=force)
-
-    from benchmarks.flow import dis_reference, evaluate_flow, load_pairs, pipeline_flow, plot_flow
-
-    presets = ("ultrafast", "fast", "medium")
-    estimators = {
-        **{f"arr-stream, {n} {preset}": pipeline_flow(n, preset) for n in ("dis", "torch") for preset in presets},
-        **{f"DIS {preset}, full size": dis_reference(preset) for preset in ("fast", "medium")},
-    }
-    report = evaluate_flow(load_pairs(data), estimators)
-    present(report, as_json=as_json, plot=plot, draw=plot_flow, force=force)
-
-
 def text(
     data: Annotated[Path, typer.Argument(help="Folder with textdet_*.json or data.txt, or with such folders.")],
     backend: Annotated[list[str] | None, typer.Option(help="Finder, as in keyframes.text.")] = None,

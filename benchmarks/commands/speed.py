@@ -29,7 +29,6 @@ class PartName(StrEnum):
     vision = "vision"
     modes = "modes"
     end_to_end = "end-to-end"
-    memory = "memory"
 
 
 def device(
@@ -78,8 +77,6 @@ def vlm(
     width: Annotated[str, typer.Option(help="Random weights: widths of vision and text.")] = "512,1024",
     runs: Annotated[int, typer.Option(min=1, help="Rounds; medians are over all.")] = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of the end-to-end clip.")] = 2.0,
-    frames: Annotated[int, typer.Option(min=10, help="Length of the stream that memory is watched over.")] = 500,
-    context: Annotated[int, typer.Option(min=256, help="Context tokens in that stream.")] = 2048,
     threads: Threads = None,
     preset: Preset = None,
     overrides: Overrides = None,
@@ -111,8 +108,6 @@ def vlm(
         size_wh=size_wh,
         seconds=seconds,
         runs=runs,
-        frames=frames,
-        context_tokens=context,
         threads=threads,
         progress=say,
     )
@@ -148,12 +143,11 @@ def live(
         list[str] | None,
         typer.Option(
             "--part",
-            help="page, browser-camera, rate, three, four, keyframes, first-picture, outage or memory; "
-            "repeat it for several. All but memory where none is named.",
+            help="page, browser-camera, rate, three, four, keyframes, first-picture or outage; "
+            "repeat it for several. All where none is named.",
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=2.0, help="Length of each measurement.")] = 20.0,
-    minutes: Annotated[float, typer.Option(min=1.0, help="Length of the one of memory.")] = 30.0,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
@@ -161,11 +155,11 @@ def live(
     # Refused here rather than by the server that is measured.
     Settings.load(None, overrides or ())
 
-    from benchmarks.live.bench import USUAL, bench_live
+    from benchmarks.live.bench import PARTS, bench_live
     from benchmarks.live.figures import LivePlan
 
-    plan = LivePlan(seconds, minutes, tuple(overrides or ()), say)
-    show(bench_live(tuple(dict.fromkeys(part or USUAL)), plan), as_json=as_json)
+    plan = LivePlan(seconds, tuple(overrides or ()), say)
+    show(bench_live(tuple(dict.fromkeys(part or PARTS)), plan), as_json=as_json)
 
 
 def _pair(option: str, text: str) -> tuple[int, int]:

@@ -49,13 +49,11 @@ class LivePlan:
 
     Args:
         seconds: Length of each measurement.
-        minutes: Length of the one of memory.
         settings: `key=value` for the server's streams.
         progress: Told what is measured next.
     """
 
     seconds: float = 20.0
-    minutes: float = 30.0
     settings: tuple[str, ...] = ()
     progress: Callable[[str], None] = field(default=lambda _: None)
 

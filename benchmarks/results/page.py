@@ -26,13 +26,13 @@ from benchmarks.results.targets import (
 HEAD = """# Results
 
 `python -m benchmarks results` writes this page from what the commands below print; nothing on it is typed by hand.
-`DATA` is a folder with `davis/` (frames and masks in the layout of DAVIS), `flow/` (pairs with ground truth) and
+`DATA` is a folder with `davis/` (frames and masks in the layout of DAVIS), `cameras/`, `aside/`, `videos/` and
 `text/` (pictures with text boxes), given by `--data` or `ARR_STREAM_DATA`. What each command prints is kept in
 [results/](results/), with the machine, the date and the state of the code. Ratios hold from machine to machine,
 milliseconds do not."""
 
 AGAIN = """    python -m benchmarks results --data DATA              # everything; again after a break: --resume
-    python -m benchmarks results --data DATA --only flow  # this section anew (repeat it), the others as they are kept
+    python -m benchmarks results --data DATA --only text  # this section anew (repeat it), the others as they are kept
     python -m benchmarks results --list                   # what there is, and about how long each takes
     python -m benchmarks results --quick                  # short runs for trying, written to build/results"""
 

@@ -263,21 +263,6 @@ def _ahead_on_text(footage: str, tokens: str) -> Callable[[Record], float | None
     return value
 
 
-def _flow_error(record: Record) -> float | None:
-    """Of `torch` with the preset `fast`, as a share of that of the better DIS fast, on the worst pair."""
-    ours: dict[str, float] = {}
-    others: dict[str, float] = {}
-    for row in record.runs[0].result["pairs"]:
-        name, pair, error = row["estimator"].lower(), row["pair"], float(row["endpoint_error_px"])
-        if "torch fast" in name:
-            ours[pair] = error
-        elif "dis fast" in name:
-            others[pair] = min(error, others.get(pair, error))
-    if not ours or ours.keys() != others.keys():
-        return None
-    return max(ours[pair] / others[pair] for pair in ours)
-
-
 def _fuzzed(record: Record) -> float | None:
     """Mutated inputs, where none of them was a finding."""
     result = record.runs[0].result
@@ -458,13 +443,6 @@ TARGETS: tuple[Target, ...] = (
         _on_device("all 40 channels 1024x1024", "amortised"),
         at_least=False,
         unit="ms",
-    ),
-    Target(
-        "Endpoint error of `torch fast` flow on its worst pair, as a share of that of the better DIS fast",
-        "flow",
-        1.0,
-        _flow_error,
-        at_least=False,
     ),
     Target("Mutated inputs over all parsers, without a finding", "fuzz", 20_000, _fuzzed),
     Target(

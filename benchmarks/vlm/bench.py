@@ -17,11 +17,10 @@ from arr_stream.evaluation.tables import Report, ResultTable, fields_of
 from arr_stream.threads import torch_threads
 from arr_stream.types import Grid
 from benchmarks.vlm.end_to_end import EndToEndReport, bench_end_to_end
-from benchmarks.vlm.memory import MemoryReport, bench_memory
 from benchmarks.vlm.model import Shape, timed_model
 from benchmarks.vlm.passes import ModeCost, PassesReport, bench_modes, bench_passes, modes_table
 
-Part = Literal["vision", "modes", "end-to-end", "memory"]
+Part = Literal["vision", "modes", "end-to-end"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
@@ -31,12 +30,11 @@ class VlmReport(Report):
 
     Args:
         model: What was timed.
-        size: Of the frames, WIDTHxHEIGHT (of `memory`, see there).
+        size: Of the frames, WIDTHxHEIGHT.
         dtype, device, threads: How it ran.
         vision: Vision and prefill of one frame.
         modes: All modes at several shares of the cells.
         end_to_end: A clip, perception counted in.
-        memory: A long stream.
     """
 
     model: str
@@ -47,13 +45,9 @@ class VlmReport(Report):
     vision: PassesReport | None = None
     modes: tuple[ModeCost, ...] | None = None
     end_to_end: EndToEndReport | None = None
-    memory: MemoryReport | None = None
 
     def facts(self) -> Mapping[str, Any]:
-        parts = {
-            name: v.facts() if isinstance(v, PassesReport | EndToEndReport | MemoryReport) else v
-            for name, v in fields_of(self)
-        }
+        parts = {name: v.facts() if isinstance(v, PassesReport | EndToEndReport) else v for name, v in fields_of(self)}
         return parts
 
     @property
@@ -67,8 +61,6 @@ class VlmReport(Report):
             found.append(modes_table(self.modes, self.size))
         if self.end_to_end is not None:
             found.append(self.end_to_end.table(self.size))
-        if self.memory is not None:
-            found.append(self.memory.table)
         return found
 
 
@@ -81,8 +73,6 @@ def bench_vlm(
     size_wh: tuple[int, int] = (1024, 1024),
     seconds: float = 2.0,
     runs: int = 5,
-    frames: int = 500,
-    context_tokens: int = 2048,
     threads: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> VlmReport:
@@ -97,7 +87,6 @@ def bench_vlm(
         seconds: Length of the end-to-end clip.
         runs: Rounds; medians are over them, and something before them warms up. `modes`, with its many candidates,
             has half as many.
-        frames, context_tokens: Length of the stream of `memory`, and room of the model's memory in it.
         threads: Of torch; None as it is set.
         progress: Told what comes next.
 
@@ -117,11 +106,6 @@ def bench_vlm(
             if "end-to-end" in parts
             else None
         )
-        memory = (
-            bench_memory(model, settings, count=frames, context_tokens=context_tokens, progress=progress)
-            if "memory" in parts
-            else None
-        )
         return VlmReport(
             model=model.name,
             size="{}x{}".format(*size_wh),
@@ -131,7 +115,6 @@ def bench_vlm(
             vision=passes,
             modes=modes,
             end_to_end=clip,
-            memory=memory,
         )
 
 
