@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a tiny Qwen3-VL or Qwen3.5 in the true format: random weights, a real processor, a small real tokenizer.
+"""Makes a tiny Qwen3-VL or Qwen3.5, MoE or not, in true format: random weights, a real processor, a small tokenizer.
 
     scripts/make_tiny_qwen3_vl.py FOLDER [--family MODEL_TYPE] [--seed N] [--vision-layers N] [--text-layers N]
         [--hidden N]
@@ -62,6 +62,8 @@ LINEAR = {
     "linear_value_head_dim": 32,
 }
 """Full attention in every second layer, so that four layers have two of each."""
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+"""No matrix is square, so that a transposed one is known by its shape."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -186,6 +188,8 @@ def make_tiny_qwen3_vl(
     text = {"num_hidden_layers": text_layers, "num_attention_heads": HEADS, "head_dim": HEAD_DIM}
     if kind.recurrent:
         text |= LINEAR
+    if kind.experts is not None:
+        text |= EXPERTS
     options = {"tie_word_embeddings": True, "dtype": "float32"}
     config = config_of(tokenizer, family=family, vision=shared | vision, text=shared | text, **options)
     model = kind.class_of("ForConditionalGeneration")(config)
@@ -203,6 +207,10 @@ def make_tiny_qwen3_vl(
     return folder
 
 
+CENTRED_NORMS = ("Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm")
+"""Qwen3.5 adds 1 to the weights of its norms, but not to those of its gated ones."""
+
+
 @torch.no_grad()
 def fill_weights(model: torch.nn.Module, seed: int) -> None:
     """Random weights under which everything counts: every layer, place, bias and norm changes the logits.
@@ -212,12 +220,13 @@ def fill_weights(model: torch.nn.Module, seed: int) -> None:
     queries and keys are long enough for attention to be choosy; logits have a standard deviation of about 1.
     """
     generator = torch.Generator().manual_seed(seed)
-    # Qwen3.5 adds 1 to the weights of its norms, but not to those of its gated ones.
-    centred = {f"{name}.weight" for name, module in model.named_modules() if type(module).__name__ == "Qwen3_5RMSNorm"}
+    centred = {f"{name}.weight" for name, module in model.named_modules() if type(module).__name__ in CENTRED_NORMS}
     for name, parameter in sorted(model.named_parameters()):
         values = torch.randn(parameter.shape, generator=generator)
         if name.endswith("pos_embed.weight"):
             scale, shift = 1.0, 0.0
+        elif ".experts." in name:
+            scale, shift = 1 / math.sqrt(parameter.shape[-1]), 0.0
         elif parameter.ndim > 1:
             scale, shift = 1 / math.sqrt(parameter[0].numel()), 0.0
         elif name.endswith("bias"):

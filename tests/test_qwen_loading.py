@@ -43,7 +43,7 @@ from arr_stream.vlm.qwen3_vl.loading import (
     memory_need,
     pick_dtype,
 )
-from tests.tiny_qwen import EVERY_FAMILY
+from tests.tiny_qwen import EVERY_FAMILY, load_tiny
 from tests.weight_files import HUB_COMMIT, FileServer, PickleBomb, Served, serving_files
 
 torch.set_num_threads(1)
@@ -88,6 +88,11 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(content))
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return content
+
+
 def respoil(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     state = load_file(folder / WEIGHTS)
     change(state)
@@ -116,11 +121,55 @@ def test_the_weights_are_those_of_the_file(copy: Path, capfd: pytest.CaptureFixt
     assert capfd.readouterr() == ("", "")
     assert (loaded.name, loaded.device.type, loaded.dtype) == (str(copy), "cpu", torch.float32)
     assert not loaded.model.training and not any(p.requires_grad for p in loaded.model.parameters())
-    state = loaded.model.state_dict()
+    state, stock = loaded.model.state_dict(), load_tiny(copy)[0].state_dict()
+    assert all(torch.equal(state[key], stock[key]) for key in stock)
     with safe_open(copy / WEIGHTS, framework="pt") as file:
         for key in file.keys():  # noqa: SIM118
-            assert torch.equal(state[key], file.get_tensor(key).float()), key
+            if ".experts." not in key:
+                assert torch.equal(state[key], file.get_tensor(key).float()), key
     assert loaded.normalisation == Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def _each_expert(state: dict[str, torch.Tensor], layer: str) -> dict[str, torch.Tensor]:
+    """The experts of a layer one by one, as some checkpoints hold them."""
+    gate, up = state[f"{layer}gate_up_proj"].chunk(2, dim=1)
+    parts = {"gate_proj": gate, "up_proj": up, "down_proj": state[f"{layer}down_proj"]}
+    return {
+        f"{layer}{number}.{name}.weight": matrix.contiguous()
+        for name, part in parts.items()
+        for number, matrix in enumerate(part)
+    }
+
+
+@pytest.mark.parametrize("tiny_qwen", ["qwen3_vl_moe", "qwen3_5_moe"], indirect=True)
+@pytest.mark.parametrize("layout", ["as in the model", "transposed", "one by one", "one missing"])
+def test_experts_load_in_every_layout_that_transformers_reads(copy: Path, layout: str) -> None:
+    """The published Qwen3-VL hold them transposed, the published Qwen3.5 as the model does."""
+    model = load_tiny(copy)[0].state_dict()
+    layers = sorted({key.rpartition(".")[0] + "." for key in model if ".experts." in key})
+    assert len(layers) == 4
+
+    def lay_out(state: dict[str, torch.Tensor]) -> None:
+        for key in [key for key in state if ".experts." in key]:
+            del state[key]
+        for layer in layers:
+            whole = {key: model[key] for key in model if key.startswith(layer)}
+            each = _each_expert(whole, layer)
+            each.popitem()
+            state |= {
+                "as in the model": whole,
+                "transposed": {key: value.transpose(1, 2).contiguous() for key, value in whole.items()},
+                "one by one": _each_expert(whole, layer),
+                "one missing": each,
+            }[layout]
+
+    respoil(copy, lay_out)
+    reads = {"qwen3_vl_moe": ("as in the model", "transposed"), "qwen3_5_moe": ("as in the model", "one by one")}
+    if layout in reads[read_config(copy)["model_type"]]:
+        loaded = load_from(copy).model.state_dict()
+        assert all(torch.equal(loaded[key], model[key]) for key in model)
+    else:
+        refused(WeightsInvalid, copy, "experts", "config.json calls for" if layout == "transposed" else "missing")
 
 
 def test_the_tokenizer_is_the_one_that_transformers_would_take(tiny_qwen: Path) -> None:
@@ -240,7 +289,10 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
         f"architecture {kind}": (configured(model_type=kind), UNSUPPORTED, (str(kind or "model_type"), "qwen3_vl"))
         for kind in ("qwen2_5_vl", None, 3)
     },
-    "text alone": (configured(model_type="qwen3_5_text"), UNSUPPORTED, ("qwen3_5_text", "no vision tower")),
+    **{
+        f"text alone: {kind}": (configured(model_type=kind), UNSUPPORTED, (kind, "no vision tower"))
+        for kind in ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_vl_text")
+    },
     "no vision_config": (
         lambda folder: edit(folder / "config.json", lambda config: config.pop("vision_config")),
         UNSUPPORTED,
@@ -530,6 +582,7 @@ def test_weights_and_cache_take_what_was_foretold(tiny_qwen: Path, dtype: str) -
     assert held == need(tiny_qwen, settings)["cache"]
 
 
+@EVERY_FAMILY
 @pytest.mark.parametrize(("quantize", "dtype"), [("int8", "float32"), ("int4", "float32"), ("int4", "bfloat16")])
 def test_quantised_layers_are_those_that_bear_it(tiny_qwen: Path, quantize: str, dtype: str) -> None:
     pytest.importorskip("bitsandbytes")
@@ -538,13 +591,15 @@ def test_quantised_layers_are_those_that_bear_it(tiny_qwen: Path, quantize: str,
     assert kept_bytes(small) == need(tiny_qwen, settings)["weights"]
     for name, module in small.named_modules():
         if isinstance(module, torch.nn.Linear):
-            inside = name.startswith("model.language_model.layers.")
+            inside = name.startswith("model.language_model.layers.") and not name.endswith(tuple(loading._SKIP))
             assert (type(module) is torch.nn.Linear) != inside, name
     ids = torch.arange(16)[None]
     with torch.inference_mode():
         expected, found = whole(input_ids=ids).logits, small(input_ids=ids).logits
     difference = float((expected - found).norm() / expected.norm())
-    assert 0 < difference < {"int8": 0.05, "int4": 0.5}[quantize]
+    # Rounding adds up in recurrent states, and sends tokens to other experts.
+    most = {"int8": 0.05, "int4": 0.5}[quantize]
+    assert 0 < difference < (most if type(whole).__name__.startswith("Qwen3VLFor") else 0.8)
 
 
 def test_a_model_too_large_says_what_it_needs(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

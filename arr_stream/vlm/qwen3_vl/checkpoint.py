@@ -53,9 +53,10 @@ _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _OUTPUT = "lm_head.weight"
+_EXPERTS = ".mlp.experts."
 _Deviation = Annotated[FiniteFloat, Field(gt=0)]
 _COPY_AGAIN = "copy it again from where it came, or delete it and fetch the model with --download"
-_CHOOSE = "choose a Qwen3-VL or Qwen3.5, such as Qwen/Qwen3-VL-2B-Instruct"
+_CHOOSE = "choose a Qwen3-VL or Qwen3.5 with its vision tower, such as Qwen/Qwen3-VL-2B-Instruct"
 _TOWER = "model.visual."
 _UNQUANTISED = "choose the same model unquantised, and --quantize int8 or int4"
 
@@ -294,11 +295,12 @@ def _read_headers(files: list[Path]) -> dict[str, Entry]:
 
 
 def _built_config(raw: Mapping[str, Any], family: Family, name: str) -> Any:
+    make_config = family.class_of("Config")
     try:
         known = {key: value for key, value in raw.items() if key in _TOP_KEYS.split()}
         for section, keys in (("text_config", family.text_keys), ("vision_config", _VISION_KEYS)):
             known[section] = {key: value for key, value in raw[section].items() if key in keys.split()}
-        return family.class_of("Config")(**known)
+        return make_config(**known)
     except KeyError as exc:
         raise _damaged(f"{name}: config.json has no {exc.args[0]}") from exc
     except Exception as exc:  # Its own checks raise many classes of errors.
@@ -328,6 +330,8 @@ def _checked_tensors(
 ) -> dict[str, Entry]:
     """The tensors that the model takes, when all are there in the shape that it needs, and no others."""
     wanted = _wanted_shapes(config, family, folder)
+    if family.experts == "separate":
+        wanted = {name: shape for key in wanted for name, shape in _expert_shapes(key, wanted[key], tensors).items()}
     if config.tie_word_embeddings and _OUTPUT not in tensors:
         # tied: one matrix under two names, saved once
         del wanted[_OUTPUT]
@@ -336,7 +340,8 @@ def _checked_tensors(
         raise _damaged(f"{name}: {len(missing)} of {len(wanted)} tensors are missing, such as {missing[0]}")
     for key, shape in wanted.items():
         entry = tensors[key]
-        if entry.shape != shape:
+        turned = family.experts == "transposed" and _EXPERTS in key and entry.shape == (shape[0], *shape[:0:-1])
+        if entry.shape != shape and not turned:
             raise _damaged(f"{entry.file}: {key} is {list(entry.shape)}, and config.json calls for {list(shape)}")
         if entry.dtype not in DTYPE_OF:
             raise ModelUnsupported(
@@ -351,6 +356,16 @@ def _checked_tensors(
                 remedy="take config.json and weights from one and the same model",
             )
     return {key: tensors[key] for key in wanted}
+
+
+def _expert_shapes(key: str, shape: tuple[int, ...], tensors: Mapping[str, Entry]) -> dict[str, tuple[int, ...]]:
+    """Return what a checkpoint may hold for one of the model's tensors: itself, or the layer's experts one by one."""
+    layer, inside, part = key.partition(_EXPERTS)
+    if not inside or key in tensors:
+        return {key: shape}
+    names = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
+    each = (shape[1] // len(names), shape[2])
+    return {f"{layer}{_EXPERTS}{number}.{name}.weight": each for number in range(shape[0]) for name in names}
 
 
 def _wanted_shapes(config: Any, family: Family, folder: Path) -> dict[str, tuple[int, ...]]:

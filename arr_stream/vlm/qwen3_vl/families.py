@@ -1,9 +1,11 @@
 """The families of models that can watch, and what sets each of them apart.
 
-| `model_type` | levels of DeepStack | layers | linear layers |
+| `model_type` | levels of DeepStack | layers | experts in a checkpoint |
 |---|---|---|---|
 | `qwen3_vl` | yes | full attention | none |
-| `qwen3_5` (Qwen3.5 and 3.6) | no | Gated DeltaNet, full attention every fourth | three of four |
+| `qwen3_vl_moe` | yes | full attention | all of a layer in one tensor, as it is or transposed |
+| `qwen3_5` (Qwen3.5 and 3.6) | no | Gated DeltaNet, full attention every fourth | none |
+| `qwen3_5_moe` | no | the same | all of a layer in one tensor, or one by one |
 
 All of them share the cells of 32x32 pixels, the vision tower's rotation and table of positions, and interleaved M-RoPE.
 
@@ -14,8 +16,10 @@ restoring a copy of the states, and eviction rebuilds the memory from kept featu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from arr_stream.errors import ModelUnsupported
 
 _TEXT_KEYS = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
@@ -26,6 +30,7 @@ _LINEAR_KEYS = (
     " layer_types full_attention_interval partial_rotary_factor linear_conv_kernel_dim linear_key_head_dim "
     "linear_value_head_dim linear_num_key_heads linear_num_value_heads"
 )
+_EXPERT_KEYS = " num_experts num_experts_per_tok moe_intermediate_size"
 NOT_THINKING = ("<think>", "\n\n", "</think>", "\n\n")
 """Prefix that Qwen3.5's chat template puts before an answer without thoughts."""
 
@@ -40,6 +45,7 @@ class Family:
         text_keys: Keys of `text_config` that describe the language model.
         deepstack: The vision tower has features for the first layers of the language model, too.
         recurrent: Some layers hold a state instead of keys and values.
+        experts: How a checkpoint may hold a layer's experts besides as the model does; None without experts.
         unused: Prefixes of tensors in checkpoints that the model does not use.
         answer_start: Markers and text at the start of an answer.
     """
@@ -49,26 +55,50 @@ class Family:
     text_keys: str = _TEXT_KEYS
     deepstack: bool = True
     recurrent: bool = False
+    experts: Literal["transposed", "separate"] | None = None
     unused: tuple[str, ...] = ()
     answer_start: tuple[str, ...] = ()
 
     def class_of(self, kind: str) -> Any:
-        """Return transformers' class for `Config` or `ForConditionalGeneration`."""
+        """Return transformers' class for `Config` or `ForConditionalGeneration`.
+
+        Raises:
+            ModelUnsupported: The installed version has none.
+        """
         import transformers
 
-        return getattr(transformers, self.classes + kind)
+        try:
+            return getattr(transformers, self.classes + kind)
+        except AttributeError as exc:
+            raise ModelUnsupported(
+                f"transformers {transformers.__version__} has no {self.name}", remedy="pip install -U transformers"
+            ) from exc
 
 
+_QWEN3_5 = Family(
+    "Qwen3.5",
+    "Qwen3_5",
+    _TEXT_KEYS + _LINEAR_KEYS,
+    deepstack=False,
+    recurrent=True,
+    unused=("mtp.",),
+    answer_start=NOT_THINKING,
+)
 FAMILIES = {
     "qwen3_vl": Family("Qwen3-VL", "Qwen3VL"),
-    "qwen3_5": Family(
-        "Qwen3.5",
-        "Qwen3_5",
-        _TEXT_KEYS + _LINEAR_KEYS,
-        deepstack=False,
-        recurrent=True,
-        unused=("mtp.",),
-        answer_start=NOT_THINKING,
+    "qwen3_vl_moe": Family(
+        "Qwen3-VL MoE",
+        "Qwen3VLMoe",
+        _TEXT_KEYS + _EXPERT_KEYS + " num_local_experts decoder_sparse_step mlp_only_layers",
+        experts="transposed",
+    ),
+    "qwen3_5": _QWEN3_5,
+    "qwen3_5_moe": replace(
+        _QWEN3_5,
+        name="Qwen3.5 MoE",
+        classes="Qwen3_5Moe",
+        text_keys=_QWEN3_5.text_keys + _EXPERT_KEYS + " shared_expert_intermediate_size",
+        experts="separate",
     ),
 }
 """By `model_type`."""

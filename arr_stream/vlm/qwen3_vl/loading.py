@@ -31,9 +31,12 @@ CELLS = 1024
 INT4_BLOCK = 64
 """Numbers that share one float32 scale in bitsandbytes' 4-bit format (its default)."""
 _NO_LIMIT = 1 << 60
-_LINEAR = re.compile(r"model\.language_model\.layers\..*(_proj|\.in_proj_\w+)\.weight")
-_SKIP = ["model.visual", "lm_head"]
-"""Modules that are not quantised: they are small, and their errors would affect every token."""
+_LINEAR = re.compile(r"model\.language_model\.layers\.(?!.*\.experts\.).*(_proj|\.in_proj_(qkv|z))\.weight")
+_SKIP = ["model.visual", "lm_head", "in_proj_a", "in_proj_b", "shared_expert_gate"]
+"""Modules that are not quantised: they are small, and their errors would affect every token.
+
+A layer's experts are no modules of their own for bitsandbytes, and stay as they are, too.
+"""
 _MARKERS = {
     "<|vision_start|>": "vision_start_token_id",
     "<|vision_end|>": "vision_end_token_id",
@@ -283,7 +286,10 @@ def _work_bytes(config: Any, size: int) -> int:
     features = CELLS * vision.out_hidden_size * (1 + len(getattr(vision, "deepstack_visual_indexes", ()))) * size
     seen = patches * (2 * per_patch + pixels * (4 + size)) + features
     heads = (text.num_attention_heads + 2 * text.num_key_value_heads) * text.head_dim
-    per_token = 3 * text.hidden_size * size + max(3 * heads, 3 * text.intermediate_size) * size
+    # Of a layer of experts, a token runs through some, and through the shared one.
+    active = getattr(text, "num_experts_per_tok", 0) * getattr(text, "moe_intermediate_size", 0)
+    inner = max(getattr(text, "intermediate_size", 0), active + getattr(text, "shared_expert_intermediate_size", 0))
+    per_token = 3 * text.hidden_size * size + max(3 * heads, 3 * inner) * size
     read = CELLS * per_token + features + text.vocab_size * 4
     return int(max(seen, read))
 
