@@ -20,7 +20,7 @@ from torch import Tensor
 from arr_stream.errors import BackendUnavailable, InvalidSetting, ModelUnsupported
 from arr_stream.extras import remedy_for
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.families import FAMILIES
+from arr_stream.vlm.qwen3_vl.families import FAMILIES, Family
 from arr_stream.vlm.qwen3_vl.network import Network
 from arr_stream.vlm.qwen3_vl.places import (
     GridHW,
@@ -390,30 +390,42 @@ def _held(layer: Any) -> list[Tensor]:
 
 
 def self_check() -> str:
-    """Compare this module with transformers' own pass over a small random model; return a one-line report.
+    """Compare this module with transformers' own passes over small random models; return a one-line report.
 
     Raises:
         BackendUnavailable: transformers is not installed.
-        ModelUnsupported: Its version is not supported, or the two passes differ.
+        ModelUnsupported: Its version is not supported, or lacks a family, or the two passes differ.
     """
     transformers = use_transformers()
+    for family in FAMILIES.values():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = family.class_of("ForConditionalGeneration")(_small_config(family)).eval()
+        Adapter(model).check()
+    names = ", ".join(family.name for family in FAMILIES.values())
+    return f"transformers {transformers.__version__}: sparse feeding equals its own pass ({names})"
+
+
+def _small_config(family: Family) -> Any:
+    # Of a head's 16 frequencies Qwen3.5 turns a quarter by default, which is too few for three axes.
     rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
-    text = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rope_parameters": rope}
-    vision = {"depth": 3, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 64}
-    config = transformers.Qwen3VLConfig(
-        text_config={**text, **heads, "initializer_range": 0.2},
-        vision_config={**vision, "deepstack_visual_indexes": [0, 1], "initializer_range": 0.2},
-        image_token_id=60,
-        video_token_id=61,
-        vision_start_token_id=62,
-        vision_end_token_id=63,
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.2}
+    text = {"vocab_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    text |= {"head_dim": 32, "rope_parameters": {**rope, "partial_rotary_factor": 1.0}}
+    if family.recurrent:
+        text |= {f"linear_{name}": 32 for name in ("key_head_dim", "value_head_dim")}
+        text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    if family.experts is not None:
+        text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    vision = {"depth": 3, "num_heads": 4, "out_hidden_size": 64}
+    if family.deepstack:
+        vision["deepstack_visual_indexes"] = [0, 1]
+    markers = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    return family.class_of("Config")(
+        text_config=sizes | text,
+        vision_config=sizes | vision,
+        **{name: 60 + number for number, name in enumerate(markers)},
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = transformers.Qwen3VLForConditionalGeneration(config).eval()
-    Adapter(model).check()
-    return f"transformers {transformers.__version__}: sparse feeding equals its own pass"
 
 
 def _changed(what: str) -> ModelUnsupported:
