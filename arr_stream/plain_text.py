@@ -13,6 +13,7 @@ _ESCAPE = re.compile(
 )
 _BEGUN = re.compile(r"[\x1b\x90\x98\x9b\x9d-\x9f]")
 _LONGEST_ESCAPE = 4096
+_THOUGHTS, _THOUGHTS_END = "<think>", "</think>"
 _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -39,6 +40,49 @@ class PlainText:
         """Return the held back text, without its control characters."""
         text, self._held = self._held, ""
         return "".join(shown for character in text if (shown := _shown(character)))
+
+
+class AnswerText:
+    """Filter of a model's answer that comes in pieces: safe text, without a block of thoughts (`<think>`) at its start.
+
+    Attributes:
+        thought: The answer began with a block of thoughts.
+    """
+
+    def __init__(self) -> None:
+        self._safe = PlainText()
+        self._held = ""
+        self._begun = self.thought = False
+
+    def feed(self, piece: str) -> str:
+        """Return the text of the answer after one more piece."""
+        return self._answer(self._safe.feed(piece))
+
+    def finish(self) -> str:
+        """Return the held back text; thoughts that did not end have none."""
+        text = self._answer(self._safe.finish())
+        held, self._held = self._held, ""
+        return text if self.thought else text + held
+
+    def _answer(self, text: str) -> str:
+        if self._begun:
+            return text
+        text, self._held = self._held + text, ""
+        if not self.thought:
+            start = text.lstrip()
+            if _THOUGHTS.startswith(start) and len(text) < _LONGEST_ESCAPE:
+                self._held = text
+                return ""
+            self.thought = start.startswith(_THOUGHTS)
+        if self.thought:
+            _, ended, answer = text.partition(_THOUGHTS_END)
+            if not answer.strip():
+                # The marker may be cut in two.
+                self._held = ended or text[-len(_THOUGHTS_END) :]
+                return ""
+            text = answer.lstrip()
+        self._begun = True
+        return text
 
 
 def plain(text: str) -> str:

@@ -177,7 +177,7 @@ def make_tiny_qwen3_vl(
     folder.mkdir(parents=True, exist_ok=True)
     kind = FAMILIES[family]
     tokenizer = make_tokenizer()
-    tokenizer.add_tokens([part for part in kind.answer_start if not part.isspace()], special_tokens=True)
+    tokenizer.add_tokens([part for part in kind.answer_start if not part.isspace()])
     start = "<|im_start|>assistant\\n"
     template = CHAT_TEMPLATE.replace(start, start + "".join(kind.answer_start).replace("\n", "\\n"))
     processor_of(tokenizer, template).save_pretrained(folder)

@@ -230,6 +230,18 @@ def test_pieces_of_the_answer_come_as_they_are_written_and_a_stop_ends_it(tiny: 
     assert viewer.ask(QUESTION).text == whole.text
 
 
+@EVERY_FAMILY
+def test_an_empty_block_of_thoughts_is_never_shown(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The template of Qwen3.5 puts one before the answer, and any model may write one by itself."""
+    viewer, tokenizer = viewer_of(*tiny, answer_tokens=30), tiny[1].tokenizer
+    viewer.see(*next(_shown(1)))
+    written = iter(tokenizer("<think>\n\n</think>\n\nThe car is red.<|im_end|>")["input_ids"])
+    monkeypatch.setattr(viewer, "_sampler", lambda _logits: next(written))
+    pieces: list[str] = []
+    answer = viewer.ask(QUESTION, on_text=pieces.append)
+    assert answer.text == "".join(pieces) == "The car is red." and len(pieces) > 1
+
+
 # ---- refresh
 
 

@@ -35,7 +35,7 @@ from arr_stream.errors import (
     ServerFailed,
 )
 from arr_stream.patch_set import Answer
-from arr_stream.plain_text import PlainText, plain
+from arr_stream.plain_text import AnswerText, PlainText, plain
 from arr_stream.types import Frame
 from arr_stream.vlm.server import ServerViewer
 from arr_stream.vlm.server.chat import ChatServer
@@ -366,6 +366,32 @@ def test_cleaning_does_not_depend_on_where_pieces_end() -> None:
         pieces = [text[at : at + cuts] for at in range(0, len(text), cuts)]
         joined = "".join(cleaner.feed(part) for part in pieces) + cleaner.finish()
         assert joined == plain(text) == "onetwothreefour\n\tfivesixseven"
+
+
+THOUGHTS = {
+    "<think>\n\n</think>\n\nA red\n circle": "A red\n circle",
+    "\n<think>\nIt is <think> red.\n</think>\n\n red </think>": "red </think>",
+    "<think>never ended": "",
+    "<think></think>\n": "",
+    "<thin": "<thin",
+    " <thimble>": " <thimble>",
+    "red <think>x</think>": "red <think>x</think>",
+    "": "",
+}
+
+
+@pytest.mark.parametrize(("text", "answer"), THOUGHTS.items())
+def test_thoughts_before_an_answer_are_left_out_wherever_pieces_end(text: str, answer: str) -> None:
+    for cuts in range(1, len(text) + 1):
+        cleaner = AnswerText()
+        pieces = [cleaner.feed(text[at : at + cuts]) for at in range(0, len(text), cuts)]
+        assert "".join(pieces) + cleaner.finish() == answer
+    reply, _ = ask(says(*text)) if answer else ("", None)
+    assert not answer or reply.text == answer
+
+
+def test_thoughts_alone_are_an_error_that_names_the_setting() -> None:
+    assert "raise vlm.answer_tokens" in fails(says("<think>", "hm", finish="length"))[0]
 
 
 # Secrets.

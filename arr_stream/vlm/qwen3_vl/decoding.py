@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from arr_stream.errors import WeightsInvalid
-from arr_stream.plain_text import PlainText
+from arr_stream.plain_text import AnswerText
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.viewer import Stop
 
@@ -82,7 +82,7 @@ def respond(
     """
     from tokenizers.decoders import DecodeStream
 
-    pieces, cleaner = DecodeStream(skip_special_tokens=True), PlainText()
+    pieces, cleaner = DecodeStream(skip_special_tokens=True), AnswerText()
     ids: list[int] = []
     text: list[str] = []
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.errors import BackendUnavailable, ServerFailed
 from arr_stream.extras import remedy_for
-from arr_stream.plain_text import PlainText
+from arr_stream.plain_text import AnswerText
 from arr_stream.vlm.server import chat_errors
 from arr_stream.vlm.server.chat_errors import failed
 from arr_stream.vlm.server.endpoint import Endpoint
@@ -76,7 +76,7 @@ class _Progress:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     answer_tokens: int = 0
-    cleaner: PlainText = field(default_factory=PlainText)
+    cleaner: AnswerText = field(default_factory=AnswerText)
 
     @property
     def is_whole(self) -> bool:
@@ -102,6 +102,7 @@ class _Progress:
             self.first = self.first or self.last
         if isinstance(content, str):
             self.add(self.cleaner.feed(content))
+            self.thought = self.thought or self.cleaner.thought
         finish = getattr(choices[0], "finish_reason", None)
         if isinstance(finish, str):
             self.finish = finish
