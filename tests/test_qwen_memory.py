@@ -18,7 +18,7 @@ from arr_stream.patch_set import Feeding, PatchSet
 from arr_stream.plain_text import plain
 from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl import adapter as adapter_module
-from arr_stream.vlm.qwen3_vl.adapter import VisualTokens
+from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Block
 from arr_stream.vlm.qwen3_vl.entries import DIALOGUE_SHARE, Entry, FrameEntry, TextEntry, survivors
@@ -134,6 +134,30 @@ def test_an_answer_in_mid_stream_leaves_no_trace(tiny: tuple[Any, Any], bench: B
                 asked.ask("What stands behind the tower?")
     _assert_same(asked.memory, silent.memory, bench)
     assert asked.ask(QUESTION).text == silent.ask(QUESTION).text
+
+
+@EVERY_FAMILY
+def test_a_conversation_computes_each_token_once(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 frames with a question every ten: what the language model computes, against what is new to it."""
+    viewer = viewer_of(*tiny, media="video")
+    computed, extend = 0, Adapter.extend
+
+    def counted(adapter: Adapter, cache: Any, embeddings: torch.Tensor, *rest: Any) -> torch.Tensor:
+        nonlocal computed
+        computed += len(embeddings)
+        return extend(adapter, cache, embeddings, *rest)
+
+    monkeypatch.setattr(Adapter, "extend", counted)
+    new = 0
+    for shown in _shown(60):
+        viewer.see(*shown)
+        if shown[0].index % 10 == 9:
+            answer = viewer.ask(QUESTION)
+            new += answer.prompt_tokens + answer.answer_tokens
+    new += viewer.memory.tokens
+    assert len(viewer.memory.frames) == 30 and viewer.memory.visual_tokens > 300
+    # The last token of an answer is never read, and one that ends it is not counted.
+    assert abs(computed - new) <= 6
 
 
 @EVERY_FAMILY
