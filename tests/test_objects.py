@@ -380,6 +380,23 @@ def cells_within(patches: PatchSet, x: int, y: int, side: int = 32) -> float:
     return float(shown[y : y + side, x : x + side].mean())
 
 
+def test_an_object_is_a_region_of_its_own(tmp_path: Path) -> None:
+    """Channel 13 has one id in a detected object, the same on a later frame, and the clusters' ids elsewhere."""
+    frames = [scene({"red": (64 + 4 * index, 96)}) for index in range(3)]
+    settings = with_detector(colour_detector(tmp_path)).with_values({"keyframes.interval": 30})
+    ids = []
+    for index, patches in enumerate(steps(settings, "person", frames)):
+        (found,) = patches.objects
+        labels = patches.texture.plane("cluster")
+        rows, columns = found.samples(labels.shape)
+        inside = np.unique(labels[rows, columns])
+        outside = np.delete(labels, np.s_[columns], axis=1)
+        assert len(inside) == 1 and inside[0] not in outside, index
+        assert found.box_xyxy[0] * 320 <= 64 + 4 * index and found.box_xyxy[2] * 320 >= 96 + 4 * index
+        ids.append(int(inside[0]))
+    assert len(set(ids)) == 1
+
+
 def test_a_property_alone_does_not_lead() -> None:
     """With only the colour of "white shirt" understood, moving cells come before white ones."""
 

@@ -338,9 +338,17 @@ class KeyframeResults:
         held, hw = self._parts.get("clusters"), self.reduced_hw(4)
         if held is None or not isinstance(held.value, Clusters | LazyClusters):
             # One region before the first keyframe.
-            return RegionPlanes(lambda: self.put(np.zeros(hw, np.int32)), Flow.still(hw, self._like)).planes
+            still = Flow.still(hw, self._like)
+            return RegionPlanes(lambda: self.put(np.zeros(hw, np.int32)), still, self._objects_now()).planes
         clusters = held.value
-        return RegionPlanes(lambda: self._put_labels(clusters), self.flows[held.index]).planes
+        return RegionPlanes(lambda: self._put_labels(clusters), self.flows[held.index], self._objects_now()).planes
+
+    def _objects_now(self) -> Callable[[], Sequence[DetectedObject]]:
+        """Return a function that carries all objects to this frame, which may be called after later frames."""
+        found, flow = self.objects, self.flow_to("objects")
+        if found is None or flow is None:
+            return tuple
+        return lambda: carried_objects(found.objects, flow.to_numpy())
 
     def _put_labels(self, clusters: Clusters | LazyClusters) -> Array:
         if self._labels is None or self._labels[0] is not clusters:

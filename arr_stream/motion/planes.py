@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,6 +15,7 @@ from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, as_float, as_index, at_least, constant, enlarged, namespace, sums_by, zeros
 from arr_stream.texture.layout import CHANNEL_INDEX, EMBEDDING
+from arr_stream.types import DetectedObject
 
 TEXT = CHANNEL_INDEX["text"]
 HISTORY = EMBEDDING.stop
@@ -63,20 +64,32 @@ class PreviousPlane:
 class RegionPlanes:
     """Channels 13, 14, 15 and 17, which all follow from the regions' ids, carried once.
 
+    A detected object is a region of its own, over the clusters that it covers.
+
     Args:
         labels: Gives `[h, w]` int32 ids on the earlier frame.
-        flow: The way back to it.
+        flow: Backward flow to it.
+        objects: Gives the objects on this frame; one with track n has the id h * w - n.
     """
 
-    def __init__(self, labels: Callable[[], Array], flow: Flow) -> None:
-        self._labels, self._flow = labels, flow
+    def __init__(
+        self, labels: Callable[[], Array], flow: Flow, objects: Callable[[], Sequence[DetectedObject]] = tuple
+    ) -> None:
+        self._labels, self._flow, self._objects = labels, flow, objects
         self._carried: Array | None = None
 
     @property
     def labels(self) -> Array:
         """Return the ids, `[h, w]` int32, on this frame."""
         if self._carried is None:
-            self._carried = carry(self._labels(), self._flow, nearest=True)
+            labels = carry(self._labels(), self._flow, nearest=True)
+            hw = labels.shape[0], labels.shape[1]
+            objects = sorted(self._objects(), key=lambda each: each.score)
+            if objects:
+                labels = labels + 0  # a frame without motion shares its ids with the keyframe
+            for each in objects:
+                labels[each.samples(hw)] = hw[0] * hw[1] - each.track % (hw[0] * hw[1] // 2)
+            self._carried = labels
         return self._carried
 
     @property

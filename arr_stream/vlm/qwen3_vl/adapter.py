@@ -410,7 +410,12 @@ def _small_config(family: Family) -> Any:
     # Of a head's 16 frequencies Qwen3.5 turns a quarter by default, which is too few for three axes.
     rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
     sizes = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.2}
-    text: dict[str, Any] = {"vocab_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    text: dict[str, Any] = {
+        "vocab_size": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     text |= {"head_dim": 32, "rope_parameters": {**rope, "partial_rotary_factor": 1.0}}
     if family.recurrent:
         text |= {f"linear_{name}": 32 for name in ("key_head_dim", "value_head_dim")}
