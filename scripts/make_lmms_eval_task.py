@@ -5,8 +5,7 @@
     lmms-eval eval --include_path FOLDER --tasks drawn_shapes,drawn_shapes_likeliest ...
 
 `drawn_shapes` is answered in words, `drawn_shapes_likeliest` by the likelihoods of the options, which the harness asks
-of simple models alone (`--force_simple`). `arr-stream eval questions FOLDER` asks the same, and `arr-stream tune FOLDER
---through-model tiny` fits to it.
+of simple models alone (`--force_simple`). `arr-stream eval questions FOLDER` asks the same.
 """
 
 from __future__ import annotations

@@ -23,24 +23,19 @@ from arr_stream.cli.measuring import (
     show_tables,
     write_picture,
 )
-from arr_stream.cli.options import excludes
 from arr_stream.errors import EvaluationDataError, NoGain, OutputUnwritable
 
 DEFAULT_ROUNDS = 3
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
-    from arr_stream.tuning.through_model import TunedAnswers
     from arr_stream.tuning.tuner import Progress, TuneOptions, TuneReport
 
 
 def tune(
     data: Annotated[
         Path,
-        typer.Argument(
-            help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth files; with "
-            "--through-model JSON lines of questions about pictures, as `eval questions` takes them."
-        ),
+        typer.Argument(help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth files."),
     ],
     output: Annotated[
         Path | None, typer.Option("-o", "--out", help="Preset to write (TOML), if the weights prove better.")
@@ -59,36 +54,23 @@ def tune(
         float | None, typer.Option(min=0.0, help="Fit no longer than this; results then depend on the machine.")
     ] = None,
     weight: Annotated[list[str] | None, typer.Option(help="Only this weight may move; repeat it for several.")] = None,
-    through_model: Annotated[
-        str | None, typer.Option(help="Fit to this model's answers instead: `tiny`, a hub name or a folder.")
-    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all draws; the same seed gives the same weights.")] = 0,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
     force: Force = False,
 ) -> None:
-    """Fit the scorers' weights to footage with masks or boxes, or to answers, and test them on held-out data.
+    """Fit the scorers' weights to footage with masks or boxes, and test them on held-out footage.
 
     The preset (`--preset FILE.toml`) is only written when held-out results improve beyond their noise.
     """
     fixed = {"selection.budget": budget, "selection.per_second": 0.0}
     settings = cpu_settings("tune", preset, overrides).with_values(fixed)
-    if through_model is not None:
-        others: dict[str, object] = {
-            "--picture": picture,
-            "--ask": ask,
-            "--hold-out": hold_out,
-            "--rounds": rounds != DEFAULT_ROUNDS or None,
-        }
-        excludes("--through-model", others, "it fits to answers")
-        settings = settings.with_values({"vlm.model": through_model})
-
     from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.parameters import NAMES
     from arr_stream.tuning.report import draw_before_and_after
-    from arr_stream.tuning.tuner import TuneOptions, TuneReport
+    from arr_stream.tuning.tuner import TuneOptions
 
     # Report an unwritable output at once.
     if output is not None:
@@ -96,7 +78,7 @@ def tune(
     check_picture(picture, force=force)
     if output is not None and picture is not None and output.resolve() == picture.resolve():
         raise OutputUnwritable(f"{output}: named twice, for preset and picture", remedy="give each its own name")
-    if output is None and through_model is None:
+    if output is None:
         say("nothing will be written: --out names a file for the weights")
     options = TuneOptions(
         hold_out=tuple(hold_out or ("half",)),
@@ -109,20 +91,16 @@ def tune(
     for path in (output, picture):
         if path is not None:
             make_parent(path)
-    fit = _fit_to_footage if through_model is None else _fit_to_answers
-    report = fit(data, settings, options, ask, judged=output is not None)
+    report = _fit(data, settings, options, ask, judged=output is not None)
     _finish(report, data.resolve().name, output, as_json=as_json, force=force)
-    if isinstance(report, TuneReport):
-        write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
+    write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
     if output is not None and not report.gain.reliable:
         raise NoGain(
             f"{output} not written: gain {report.gain}", remedy="keep the weights you have, or give more footage"
         )
 
 
-def _fit_to_footage(
-    data: Path, settings: Settings, options: TuneOptions, ask: list[str] | None, *, judged: bool
-) -> TuneReport:
+def _fit(data: Path, settings: Settings, options: TuneOptions, ask: list[str] | None, *, judged: bool) -> TuneReport:
     from arr_stream.tuning.footage import divide, load_footage
     from arr_stream.tuning.gain import LEAST_HELD_OUT
     from arr_stream.tuning.recording import checked_kinds
@@ -138,20 +116,6 @@ def _fit_to_footage(
         )
     with _told() as progress:
         return tune_weights(footage, settings, options, progress)
-
-
-def _fit_to_answers(
-    data: Path, settings: Settings, options: TuneOptions, _ask: list[str] | None, *, judged: bool
-) -> TunedAnswers:
-    from arr_stream.evaluation.questions import read_questions
-    from arr_stream.tuning.through_model import tune_through_model
-
-    options = replace(options, fit=replace(options.fit, frames=24))
-    questions, skipped = read_questions(data)
-    for each in skipped:
-        say(f"line {each.line} left out: {each.reason}")
-    with _told() as progress:
-        return tune_through_model(questions, settings, options, progress)
 
 
 @contextmanager
@@ -176,34 +140,29 @@ def _within(minutes: float | None) -> Callable[[], bool]:
     return lambda: time.monotonic() < end
 
 
-def _finish(report: TuneReport | TunedAnswers, origin: str, output: Path | None, *, as_json: bool, force: bool) -> None:
+def _finish(report: TuneReport, origin: str, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write the preset if it is reliably better, and print the results."""
     from arr_stream.files import written_whole
-    from arr_stream.tuning.report import answer_preset, answer_tables, gains, preset, tables
-    from arr_stream.tuning.tuner import TuneReport
+    from arr_stream.tuning.report import gains, preset, tables
 
-    if isinstance(report, TuneReport):
-        text, found, last = preset(report, origin), tables(report), gains(report)
-        division = report.division
-        more = {
-            "fitted": [footage.name for footage in division.fitted],
-            "held_out": [footage.name for footage in division.held_out],
-            "budget": report.budget,
-            "seed": report.seed,
-        }
-    else:
-        text, found, last, more = answer_preset(report, origin), answer_tables(report), f"gain {report.gain}", {}
+    text, last, division = preset(report, origin), gains(report), report.division
+    more = {
+        "fitted": [footage.name for footage in division.fitted],
+        "held_out": [footage.name for footage in division.held_out],
+        "budget": report.budget,
+        "seed": report.seed,
+    }
     # First: the weights took longest, so a later failure must not lose them.
     if output is not None and report.gain.reliable:
         with written_whole(output, force=force) as partial:
             partial.write_text(text, encoding="utf-8")
         say(f"wrote {output}; use it with --preset {output}")
     if not as_json:
-        show_tables(found)
+        show_tables(tables(report))
         out.print(last, markup=False)
         return
     values = {
-        "tables": [table.as_json() for table in found],
+        "tables": [table.as_json() for table in tables(report)],
         "gain": {**asdict(report.gain), "reliable": report.gain.reliable},
         "scoring": report.weights.model_dump(),
         "preset": text if report.gain.reliable else None,

@@ -1,7 +1,4 @@
-"""Fit of weights to records: Adam on the worth of a soft choice, stopped early by the worth of the hard one.
-
-An `Objective` defines the worth of a choice: here the share of a known object that it covers (`COVERAGE`).
-"""
+"""Fit of weights to records: Adam on the coverage of an object by a soft choice, stopped early by the hard one's."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,33 +22,6 @@ _HALVINGS = 40
 
 Case = Sequence[FrameTable]
 """Frames of one sequence with one query. Cases have equal weight, regardless of their length."""
-
-Table = TypeVar("Table")
-"""Data of one frame."""
-
-
-class Seen(Protocol):
-    """Inputs of the scorers on one frame."""
-
-    @property
-    def sample(self) -> Sample: ...
-
-    @property
-    def answered(self) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Objective(Generic[Table]):
-    """Worth of a choice.
-
-    Args:
-        soft: Mean worth of soft choices on some frames, with gradients, for weights that are tensors and a temperature
-            in standard deviations of a frame's scores.
-        hard: Mean worth over cases of the choice of the best cells.
-    """
-
-    soft: Callable[[Sequence[Table], ScoringSettings, float], Tensor]
-    hard: Callable[[Sequence[Sequence[Table]], ScoringSettings], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +57,7 @@ class Fit:
         weights: Those of the best validation.
         steps: Steps made.
         best_step: Number of steps before the best validation.
-        before, after: Worth of the hard choice on validation frames, from the records.
+        before, after: Coverage by the hard choice on validation frames, from the records.
     """
 
     weights: ScoringSettings
@@ -99,46 +68,44 @@ class Fit:
 
 
 def fit(
-    training: Sequence[Sequence[Any]],
-    validation: Sequence[Sequence[Any]],
+    training: Sequence[Case],
+    validation: Sequence[Case],
     start: ScoringSettings,
     options: FitOptions | None = None,
     *,
-    objective: Objective[Any] | None = None,
     names: Sequence[str] = NAMES,
-    advance: Callable[[int, int, float], bool] = lambda step, steps, worth: True,
+    advance: Callable[[int, int, float], bool] = lambda step, steps, coverage: True,
 ) -> Fit:
-    """Return weights whose choice is worth more on the validation frames; the start's if none is.
+    """Return weights whose choice covers more of the object on the validation frames; the start's if none does.
 
     Args:
         training: Frames that gradients are taken from.
         validation: Frames that decide when to stop.
         start: Weights to start from.
         options: Options of the fit.
-        objective: Worth of a choice; None for `COVERAGE`.
         names: Names of the weights to fit.
-        advance: Called at each validation with the step, the most steps and the worth; False ends the fit.
+        advance: Called at each validation with the step, the most steps and the coverage; False ends the fit.
 
     Returns:
         The fit; the same for the same arguments, to the bit.
     """
-    chosen, worth = options or FitOptions(), objective or COVERAGE
+    chosen = options or FitOptions()
     parameters = Parameters(start, names)
     optimizer = torch.optim.Adam([parameters.values], lr=chosen.rate)
     generator = np.random.default_rng(chosen.seed)
     with one_torch_thread():
-        before = best = worth.hard(validation, parameters.settings())
+        before = best = hard_coverage(validation, parameters.settings())
         weights, best_step, step = start, 0, 0
         for step in range(1, chosen.steps + 1):
             drawn = [table for case in training for table in _draw(case, chosen.frames, generator)]
             optimizer.zero_grad()
-            loss = 1 - worth.soft(drawn, parameters.weights(), _temperature(chosen, step))
+            loss = 1 - soft_coverage(drawn, parameters.weights(), _temperature(chosen, step))
             (loss + chosen.pull * parameters.distance()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             parameters.confine()
             if step % chosen.every:
                 continue
-            found = worth.hard(validation, parameters.settings())
+            found = hard_coverage(validation, parameters.settings())
             if found > best:
                 best, best_step, weights = found, step, parameters.settings()
             if not advance(step, chosen.steps, best) or step - best_step >= chosen.every * chosen.patience:
@@ -146,7 +113,7 @@ def fit(
     return Fit(weights, step, best_step, before, best)
 
 
-def _draw(case: Sequence[Any], count: int, generator: np.random.Generator) -> list[Any]:
+def _draw(case: Case, count: int, generator: np.random.Generator) -> list[FrameTable]:
     """Draw `count` frames of a case, each at most once if the case has as many."""
     drawn = generator.choice(len(case), count, replace=len(case) < count)
     return [case[index] for index in drawn.tolist()]
@@ -183,11 +150,7 @@ def hard_coverage(cases: Sequence[Case], weights: ScoringSettings) -> float:
     return float(np.mean(means))
 
 
-COVERAGE: Objective[FrameTable] = Objective(soft_coverage, hard_coverage)
-"""Share of a known object that is covered."""
-
-
-def frame_scores(group: Sequence[Seen], weights: ScoringSettings) -> Tensor:
+def frame_scores(group: Sequence[FrameTable], weights: ScoringSettings) -> Tensor:
     """Return `[F, cells]` scores of frames with as many cells and the same `answered`, by the scorers of streams."""
     samples = [table.sample for table in group]
     figures = [sample.figure for sample in samples if sample.figure is not None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LEAST_HELD_OUT = 3
-"""Least number of sequences or questions for a meaningful spread of their gains."""
+"""Least number of sequences for a meaningful spread of their gains."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,9 @@ import cv2
 import numpy as np
 
 from arr_stream.config import ScoringSettings
-from arr_stream.evaluation.answers import wilson
 from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.tuning.parameters import DECIMALS, differences
 from arr_stream.tuning.recording import KINDS, Kind, Run
-from arr_stream.tuning.through_model import TunedAnswers
 from arr_stream.tuning.tuner import TuneReport
 from arr_stream.types import BoolArray, ByteArray, FloatArray
 
@@ -67,29 +65,7 @@ def _row(part: str, kind: Kind, name: str, before: Sequence[Run], after: Sequenc
     )
 
 
-def answer_tables(report: TunedAnswers) -> tuple[ResultTable, ...]:
-    """Return tables of right answers to held-out questions by kind, and of weights."""
-    kinds = list(dict.fromkeys(each.kind for each in report.before))
-    rows: list[tuple[Value, ...]] = []
-    for kind in (None, *(kinds if len(kinds) > 1 else ())):
-        parts = [
-            [each.right for each in outcomes if kind is None or each.kind == kind]
-            for outcomes in (report.whole, report.before, report.after)
-        ]
-        shares = [float(np.mean(part)) for part in parts]
-        low, high = wilson(shares[2], len(parts[2]))
-        rows.append(("all" if kind is None else kind or "without", len(parts[2]), *shares, low, high))
-    right = ResultTable(
-        f"Right answers of {report.model} at {report.budget} of the tokens, before and after tuning",
-        ("kind", "questions", "all cells", "before", "after", "from", "to"),
-        tuple(rows),
-        f"Questions about pictures that were held out; fitted to {report.fitted} others, of which a quarter said when "
-        "to stop. From, to: 95% interval of what came after.",
-    )
-    return right, _weights(report)
-
-
-def _weights(report: TuneReport | TunedAnswers) -> ResultTable:
+def _weights(report: TuneReport) -> ResultTable:
     fields = ScoringSettings.model_fields
     return ResultTable(
         "Weights",
@@ -125,17 +101,6 @@ def preset(report: TuneReport, origin: str) -> str:
         origin: Name of the data.
     """
     return _preset(_header(report, origin), report.weights)
-
-
-def answer_preset(report: TunedAnswers, origin: str) -> str:
-    """Return a TOML preset as `preset` does."""
-    before, after = (np.mean([each.right for each in outcomes]) for outcomes in (report.before, report.after))
-    header = [
-        f"# Weights that `arr-stream tune` fitted to {report.model}'s answers about {' '.join(origin.split())}.",
-        f"# Budget {report.budget}; right answers to {len(report.after)} questions that were held out: "
-        f"{before:.{DECIMALS}f} before, {after:.{DECIMALS}f} after.",
-    ]
-    return _preset(header, report.weights)
 
 
 def _preset(header: Iterable[str], weights: ScoringSettings) -> str:

@@ -16,7 +16,7 @@ from arr_stream.tuning.parameters import NAMES, check_names
 from arr_stream.tuning.recording import KINDS, Kind, Run, kinds_of, run
 
 VALIDATION_PART = 4
-"""Divisor of the validation part: one in so many of each fitted sequence's (last) frames, or of the questions."""
+"""Divisor of the validation part: one in so many of each fitted sequence's (last) frames."""
 
 Progress = Callable[[str, int, int], None]
 """Callback for progress: description, amount done, total amount."""
