@@ -224,9 +224,6 @@ def test_alerts_and_metrics_survive_a_wall_clock_that_is_set(live: Live) -> None
             assert abs(step - leap_seconds) < 120, "alerts tell the clock's own time"
             status = live.runner.status()
             assert status["state"] == "live" and 0 < status["fps"] < 60
-            text = live.observer.metrics(live.streams, 0)[0].decode()
-            (fps,) = (float(line.split()[-1]) for line in text.splitlines() if line.startswith("arr_stream_fps{"))
-            assert 0 < fps < 60
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from arr_stream.consumer import Consumer
 from arr_stream.live.alerts import Alerts
 from arr_stream.live.events import EventHub
-from arr_stream.live.metrics import LiveMetrics
+from arr_stream.live.metrics import LiveMetrics, StreamMetrics
 from arr_stream.live.pictures import Watching
 from arr_stream.live.runner import StreamRunner
 from arr_stream.live.streams import LiveStreams
 from arr_stream.live.webhook import Alert, Webhook
+from arr_stream.plain_text import redact_url
 from arr_stream.sources.base import SourceStats
 
 
@@ -49,7 +50,7 @@ class Observer:
             on_alert=lambda alert: self._alerted(runner, alert),
             on_notice=runner.publisher.notice,
         )
-        return [self._metrics.consumer(self._label(runner)), alerts]
+        return [StreamMetrics(self._metrics, self._label(runner)), alerts]
 
     def watch(self, runner: StreamRunner, views: Sequence[str], wake: Callable[[], None], *, cells: bool) -> Watching:
         """Watch a stream's pictures, and measure their ages; see `PictureRoom.watch`."""
@@ -57,35 +58,33 @@ class Observer:
 
         def on_age(seconds: float) -> None:
             runner.publisher.age(seconds)
-            self._metrics.shown(label, seconds)
+            self._metrics.observe(label, "shown_age_seconds", seconds)
 
         return runner.room.watch(views, wake, cells=cells, on_age=on_age)
 
     def picture_sent(self, runner: StreamRunner) -> None:
-        self._metrics.picture_sent(self._label(runner))
+        self._metrics.count(self._label(runner), "pictures_sent_total")
 
     def failed(self, runner: StreamRunner, error: Exception) -> None:
         """Handle a run that ended in an error, perhaps before its first frame."""
         with self._lock:
             self._runners.add(runner)
-        self._metrics.consumer(self._label(runner))
-        self._metrics.error(self._label(runner), error)
+        self._metrics.add(self._label(runner))
+        self._metrics.count(self._label(runner), "errors_total", type(error).__name__)
 
     def metrics(self, streams: LiveStreams, clients: int) -> tuple[bytes, str]:
         """Return all metrics in Prometheus' text format, and their content type."""
         runners = streams.runners
         self._forget({runner.id for runner in runners})
-        self._metrics.streams(len(runners))
-        self._metrics.clients(clients)
         for runner in runners:
             label = self._label(runner)
-            self._metrics.queue(label, runner.waiting)
+            self._metrics.set(label, "queue_frames", runner.waiting)
             if stats := runner.stats:
                 self._metrics.source(label, SourceStats(**stats), runner.status()["dropped"])
-        return self._metrics.render()
+        return self._metrics.render(len(runners), clients)
 
     def _alerted(self, runner: StreamRunner, alert: Alert) -> None:
-        self._metrics.alert(self._label(runner))
+        self._metrics.count(self._label(runner), "alerts_total")
         self._hub.publish({**alert.record(), "type": "alert", "stream": runner.id})
 
     def _label(self, runner: StreamRunner) -> str:
@@ -93,7 +92,7 @@ class Observer:
         with self._lock:
             label = self._labels.get(runner.id)
             if label is None:
-                name = runner.name
+                name = redact_url(runner.name)[:80]
                 label = f"{name} ({runner.id})" if name in self._labels.values() else name
                 self._labels[runner.id] = label
             return label
