@@ -71,7 +71,7 @@ def test_other_sites_embed_nothing(server: RunningServer, site: str) -> None:
 
 
 def test_every_answer_bears_the_headers(server: RunningServer) -> None:
-    for path in ("/", "/docs", "/api/streams", "/api/nothing", "/static/js/main.js", "/healthz"):
+    for path in ("/", "/openapi.json", "/api/streams", "/api/nothing", "/static/js/main.js", "/healthz"):
         headers = server.http.get(path).headers
         assert {
             "x-content-type-options": "nosniff",
@@ -87,7 +87,7 @@ def test_every_answer_bears_the_headers(server: RunningServer) -> None:
 
 def test_without_a_token_nothing_but_health(guarded: RunningServer) -> None:
     assert guarded.http.get("/healthz").status_code == 200
-    for path in ("/api/streams", "/metrics", "/docs", "/openapi.json", "/static/js/main.js", "/api/nothing"):
+    for path in ("/api/streams", "/metrics", "/openapi.json", "/static/js/main.js", "/api/nothing"):
         answer = guarded.http.get(path)
         assert answer.status_code == 401
         assert "Bearer" in answer.json()["remedy"]

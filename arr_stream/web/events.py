@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
-from arr_stream.live.events import Event, Subscription
+from arr_stream.live.events import Subscription
 from arr_stream.web.problems import NoSuchThing
 from arr_stream.web.serving import Bell, Serving
 from arr_stream.web.sockets import ENDING, MALFORMED, NO_STREAM, Close, MalformedMessage, StayingSocket
 
 KINDS = ("streams", "state", "frame", "summary", "asking", "text", "answer", "alert", "notice")
 
-_KEPT_TEXTS = 64
-
-
-class EventTexts:
-    """Events as JSON; an event that several clients receive at about the same time is serialised once."""
-
-    def __init__(self) -> None:
-        self._texts: OrderedDict[int, tuple[Event, str]] = OrderedDict()
-
-    def text(self, event: Event) -> str:
-        known = self._texts.get(id(event))
-        # The event is kept with its text, so that no other event can get its id meanwhile.
-        if known is not None and known[0] is event:
-            return known[1]
-        text = json.dumps(event, ensure_ascii=False)
-        self._texts[id(event)] = event, text
-        if len(self._texts) > _KEPT_TEXTS:
-            self._texts.popitem(last=False)
-        return text
-
 
 class EventSocket(StayingSocket):
     """Listener on a WebSocket; its address names the streams and kinds of events to send, none for all."""
-
-    def __init__(self, serving: Serving, websocket: WebSocket, texts: EventTexts) -> None:
-        super().__init__(serving, websocket)
-        self._texts = texts
 
     async def speak(self, bell: Bell) -> Close:
         query = self.websocket.query_params
@@ -63,7 +38,7 @@ class EventSocket(StayingSocket):
                     subscription.put(event)
             while not self.serving.clients.ended:
                 for event in subscription.take():
-                    await self.send(self._texts.text(event))
+                    await self.send(json.dumps(event, ensure_ascii=False))
                 await bell.wait()
         return Close(ENDING, "the server is ending")
 
@@ -74,10 +49,9 @@ class EventSocket(StayingSocket):
 
 def event_routes(serving: Serving) -> APIRouter:
     router = APIRouter(tags=["events"])
-    texts = EventTexts()
 
     @router.websocket("/api/events")
     async def events(websocket: WebSocket) -> None:
-        await EventSocket(serving, websocket, texts).run()
+        await EventSocket(serving, websocket).run()
 
     return router

@@ -153,7 +153,7 @@ class Details {
       h("label", { class: "field" }, h("span", {}, "Name"), this.name),
       h("dl", { class: "facts-list" }, FACTS.flatMap(([title], place) => [h("dt", {}, title), this.values[place]])),
       this.links,
-      h("p", { class: "hint" }, "Programs: ", h("a", { href: "docs", ...APART }, "the interface"), ", ", h("a", { href: "metrics", ...APART }, "metrics")),
+      h("p", { class: "hint" }, "Programs: ", h("a", { href: "openapi.json", ...APART }, "the interface"), ", ", h("a", { href: "metrics", ...APART }, "metrics")),
     );
     onChosenStatus(() => this._write());
     on("chosen", () => this._write());
