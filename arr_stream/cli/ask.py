@@ -82,7 +82,6 @@ def ask(
     import arr_stream
     from arr_stream.plain_text import redact_url
     from arr_stream.records.provenance import Question
-    from arr_stream.vlm.live_watcher import LiveWatcher
 
     plan = timing.plan(question, "end")
     write.check(source)
@@ -109,21 +108,7 @@ def ask(
             reporter.notice(notice)
         if settings.vlm.model == TINY and not settings.vlm.endpoint:
             reporter.warning(TINY_LIMITS)
-        attend = stream.pipeline.attend if settings.vlm.feedback else None
-        follow, take_back, forget = stream.pipeline.follow, stream.pipeline.take_back, stream.pipeline.forget_sent
-        watcher = make_watcher(
-            viewer,
-            plan,
-            fps=settings.vlm.fps,
-            reporter=reporter,
-            stop=stop,
-            attend=None if realtime else attend,
-            pass_over=None if realtime else take_back,
-            forget_sent=None if realtime else forget,
-        )
-        live = None
-        if realtime:
-            live = LiveWatcher(watcher, follow=follow, attend=attend, pass_over=take_back, forget_sent=forget)
+        watcher, live = make_watcher(viewer, plan, stream, reporter=reporter, stop=stop, beside=realtime)
         figures = Figures()
         result = run_told(stream, consumers, reporter, figures, stop=stop, watcher=live or watcher)
         if result.frames:

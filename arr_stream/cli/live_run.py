@@ -27,7 +27,6 @@ from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live import SourceState, open_live
 from arr_stream.threads import prepare_for_live
 from arr_stream.vlm import answering, make_viewer
-from arr_stream.vlm.live_watcher import LiveWatcher
 
 _GRACE_SECONDS = 1.0
 """Seconds that an ending run may wait for its next frame."""
@@ -75,10 +74,7 @@ def run_live(source: str, options: LiveOptions) -> None:
         stack.enter_context(_ended_in_time(stream, stop, options.capture.duration))
         watcher = live = None
         if viewer is not None and plan is not None:
-            watcher = make_watcher(viewer, plan, fps=settings.vlm.fps, reporter=reporter, stop=stop)
-            attend = stream.attend if settings.vlm.feedback else None
-            take_back, forget = stream.take_back, stream.forget_sent
-            live = LiveWatcher(watcher, follow=stream.follow, attend=attend, pass_over=take_back, forget_sent=forget)
+            watcher, live = make_watcher(viewer, plan, stream, reporter=reporter, stop=stop, beside=True)
 
         def process() -> RunResult:
             return run_told(stream, consumers, reporter, figures, stop=stop, watcher=live, beside=[feed, *alerts])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from arr_stream.patch_set import PatchSet
     from arr_stream.run import RunResult
     from arr_stream.stream import Stream
-    from arr_stream.types import FloatArray, Frame
+    from arr_stream.types import Frame
     from arr_stream.vlm.live_watcher import LiveWatcher
     from arr_stream.vlm.viewer import Viewer
     from arr_stream.vlm.watcher import Plan, Watcher
@@ -129,35 +129,30 @@ def run_told(
 
 
 def make_watcher(
-    viewer: Viewer,
-    plan: Plan,
-    *,
-    fps: float,
-    reporter: Reporter,
-    stop: threading.Event,
-    attend: Callable[[FloatArray], object] | None = None,
-    pass_over: Callable[[], object] | None = None,
-    forget_sent: Callable[[], object] | None = None,
-) -> Watcher:
-    """Return a watcher that shows frames to a model and prints its answers to standard output.
+    viewer: Viewer, plan: Plan, stream: Stream, *, reporter: Reporter, stop: threading.Event, beside: bool
+) -> tuple[Watcher, LiveWatcher | None]:
+    """Return a watcher that shows a stream to a model and prints its answers to standard output.
 
-    See `Watcher` for the other arguments.
+    The second is its thread if the model works `beside` the frames, else None.
     """
+    from arr_stream.vlm.live_watcher import LiveWatcher
     from arr_stream.vlm.watcher import Watcher
 
+    pipeline, feedback = stream.pipeline, stream.settings.vlm.feedback
     printer = AnswerPrinter(reporter, with_time=plan.when != "end")
-    return Watcher(
+    watcher = Watcher(
         viewer,
         plan,
-        fps=fps,
-        attend=attend,
-        pass_over=pass_over,
-        forget_sent=forget_sent,
+        fps=stream.settings.vlm.fps,
+        attend=pipeline.attend if feedback and not beside else None,
+        pass_over=None if beside else pipeline.take_back,
+        forget_sent=None if beside else pipeline.forget_sent,
         on_ask=printer.begin,
         on_text=printer.piece,
         on_answer=printer.answer,
         stop=stop,
     )
+    return watcher, LiveWatcher.of(watcher, stream) if beside else None
 
 
 def tell_notices(consumers: Sequence[Consumer], reporter: Reporter) -> None:

@@ -497,9 +497,7 @@ class StreamRunner:
             on_answer=self.publisher.answered,
             stop=self._stop,
         )
-        attend = stream.attend if self._settings.vlm.feedback else None
-        take_back, forget = stream.take_back, stream.forget_sent
-        return LiveWatcher(watcher, follow=stream.follow, attend=attend, pass_over=take_back, forget_sent=forget)
+        return LiveWatcher.of(watcher, stream)
 
     def _count(self, patches: PatchSet) -> None:
         self._processed += 1

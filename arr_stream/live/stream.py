@@ -142,18 +142,6 @@ class LiveStream(Stream):
             return
         threading.Thread(target=self._rebuild, args=(settings, load), name="arr-stream-change", daemon=True).start()
 
-    def follow(self) -> None:
-        """Call `Pipeline.follow` of the current pipeline, which a change of settings may have replaced."""
-        self.pipeline.follow()
-
-    def take_back(self) -> None:
-        """Call `Pipeline.take_back` of the current pipeline."""
-        self.pipeline.take_back()
-
-    def forget_sent(self) -> None:
-        """Call `Pipeline.forget_sent` of the current pipeline."""
-        self.pipeline.forget_sent()
-
     def __iter__(self) -> Iterator[PatchSet]:
         noted = 0
         try:

@@ -7,11 +7,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import FloatArray, Frame
 from arr_stream.vlm.viewer import Stop
 from arr_stream.vlm.watcher import Ending, Plan, SkippedFrames, Watcher
+
+if TYPE_CHECKING:
+    from arr_stream.stream import Stream
 
 _END_SECONDS = 10.0
 """Longest wait for the thread at shutdown: one pass of the model, since answers are cancelled."""
@@ -64,6 +68,18 @@ class LiveWatcher:
         self._pending: Future[PatchSet] | None = None
         self._thread = threading.Thread(target=self._work, name="arr-stream-watcher", daemon=True)
         self._thread.start()
+
+    @classmethod
+    def of(cls, watcher: Watcher, stream: Stream) -> LiveWatcher:
+        """Return a watcher of a stream, whose pipeline hears what the model attends to, misses and forgets."""
+        # Each call looks the pipeline up: a change of settings may replace it.
+        return cls(
+            watcher,
+            follow=lambda: stream.pipeline.follow(),  # noqa: PLW0108
+            attend=stream.attend if stream.settings.vlm.feedback else None,
+            pass_over=lambda: stream.pipeline.take_back(),  # noqa: PLW0108
+            forget_sent=lambda: stream.pipeline.forget_sent(),  # noqa: PLW0108
+        )
 
     @property
     def busy(self) -> bool:

@@ -67,9 +67,7 @@ def add_handlers(app: FastAPI) -> None:
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part)[:40] for part in first["loc"] if part != "body") or "the body"
-        return problem(
-            422, f"{place}: {str(first['msg'])[:300].lower()}", "GET /openapi.json has the schemas"
-        )
+        return problem(422, f"{place}: {str(first['msg'])[:300].lower()}", "GET /openapi.json has the schemas")
 
     @app.exception_handler(HTTPException)
     async def other(_request: Request, error: HTTPException) -> JSONResponse:
