@@ -79,7 +79,7 @@ class LiveMetrics:
         import prometheus_client
 
         # They double the text and say little.
-        prometheus_client.disable_created_metrics()
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = prometheus_client.CollectorRegistry(auto_describe=True)
         prometheus_client.ProcessCollector(registry=self.registry)
         self._lock = threading.RLock()
