@@ -83,7 +83,7 @@ def run_live(source: str, options: LiveOptions) -> None:
         if window is None:
             result = process()
         else:
-            loop = WindowLoop(window, stream, feed, view=options.write.view, state=states.now, folder=Path())
+            loop = WindowLoop(window, stream, feed, view=options.write.view, state=states.now)
             result, shown_age_ms = _beside(process, loop, stream), loop.ages_ms.median
         if stop.is_set() and result.error is None:
             # The user ended a stream that delivered no more frames; it reports "finished".

@@ -5,30 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from arr_stream.draw.annotate import Annotator
-from arr_stream.draw.views import CHANNEL_PREFIX, VIEWS
+from arr_stream.draw.views import VIEWS
 from arr_stream.errors import ArrStreamError
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window.drawing import Pane
 from arr_stream.live.window.screen import WindowEvent
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
-from arr_stream.texture.layout import CHANNELS
 from arr_stream.types import Frame
 
 _MOST_SIGNS = 200
 _LEAST_DRAG_PX = 6
 _MESSAGE_SECONDS = 4.0
 _MOST_MESSAGES = 3
-_CHANNEL_VIEWS = tuple(CHANNEL_PREFIX + channel.name for channel in CHANNELS)
+_VIEWS = tuple(VIEWS)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Frame in the window, and its place there."""
 
-    panes: tuple[Pane, ...]
+    pane: Pane
     frame: Frame
 
 
@@ -38,37 +36,27 @@ class Controls:
     Args:
         stream: Receives the commands.
         annotator: Draws the picture; the controls change its view and its queries.
-        save: Saves the current picture and returns its path.
 
     Attributes:
-        beside: Show the source beside the view.
         typed: Text that the user is typing; None otherwise.
-        gaze: Use the pointer as the user's gaze.
         drag: Two corners on the window while the user drags a box.
         changed: A redraw is due; the drawing code resets it.
     """
 
-    def __init__(self, stream: LiveStream, annotator: Annotator, save: Callable[[], Path]) -> None:
-        self.beside = self.help = self.full_screen = self.gaze = self.quitting = False
+    def __init__(self, stream: LiveStream, annotator: Annotator) -> None:
+        self.help = self.full_screen = self.quitting = False
         self.changed = True
         self.typed: str | None = None
         self.drag: tuple[int, int, int, int] | None = None
-        self.pointer_xy: tuple[int, int] | None = None
-        self._stream, self._annotator, self._save = stream, annotator, save
-        self._dragged: Pane | None = None
+        self._stream, self._annotator = stream, annotator
         self._messages: list[tuple[float, str, bool]] = []
         self._keys: dict[str, Callable[[], None]] = {
-            "v": lambda: self._turn(tuple(VIEWS), 1),
-            "V": lambda: self._turn(tuple(VIEWS), -1),
-            "c": lambda: self._turn(_CHANNEL_VIEWS, 1),
-            "C": lambda: self._turn(_CHANNEL_VIEWS, -1),
-            "b": lambda: self._toggle("beside"),
+            "v": lambda: self._turn(1),
+            "V": lambda: self._turn(-1),
             "h": lambda: self._toggle("help"),
             "f": lambda: self._toggle("full_screen"),
-            "p": self._toggle_gaze,
             " ": self._pause,
             "r": self._forget_region,
-            "s": self._snapshot,
             "/": self._begin_typing,
             "enter": self._begin_typing,
             "q": lambda: self._toggle("quitting"),
@@ -96,13 +84,6 @@ class Controls:
             self._key(event.key)
         else:
             self._point(event, scene)
-
-    def look(self, scene: Scene) -> None:
-        """Send the pointer position to the stream if it is used as gaze."""
-        if self.gaze and self.pointer_xy is not None:
-            for pane in scene.panes:
-                if pane.contains(*self.pointer_xy):
-                    self._stream.pointer.look(*pane.frame_point(*self.pointer_xy, (1, 1)))
 
     def _key(self, key: str) -> None:
         if self.typed is not None:
@@ -145,21 +126,20 @@ class Controls:
             self.tell(notice, failed=True)
 
     def _point(self, event: WindowEvent, scene: Scene | None) -> None:
-        self.pointer_xy = None if event.kind == "leave" else (event.x, event.y)
-        self.changed = self.changed or self.gaze or self.drag is not None
+        self.changed = self.changed or self.drag is not None
         if scene is None:
             return
         if event.kind == "press":
-            self._dragged = next((pane for pane in scene.panes if pane.contains(event.x, event.y)), None)
-            self.drag = (event.x, event.y, event.x, event.y) if self._dragged is not None else None
-        elif event.kind in ("move", "release") and self.drag is not None and self._dragged is not None:
+            inside = scene.pane.contains(event.x, event.y)
+            self.drag = (event.x, event.y, event.x, event.y) if inside else None
+        elif event.kind in ("move", "release") and self.drag is not None:
             self.drag = (*self.drag[:2], event.x, event.y)
             if event.kind == "release":
-                self._mark(self.drag, self._dragged, scene.frame)
+                self._mark(self.drag, scene.pane, scene.frame)
 
     def _mark(self, drag: tuple[int, int, int, int], pane: Pane, frame: Frame) -> None:
         """Set a region query from the dragged box."""
-        self.drag, self._dragged, self.changed = None, None, True
+        self.drag, self.changed = None, True
         (x0, x1), (y0, y1) = sorted(drag[::2]), sorted(drag[1::2])
         left, top = pane.frame_point(x0, y0, frame.size_wh)
         right, bottom = pane.frame_point(x1, y1, frame.size_wh)
@@ -171,21 +151,17 @@ class Controls:
         return [query for query in self._stream.queries if not isinstance(query, RegionQuery)]
 
     def _forget_region(self) -> None:
-        self.drag = self._dragged = None
+        self.drag = None
         if len(self._without_region()) < len(self._stream.queries):
             self._ask(self._without_region())
 
-    def _turn(self, views: tuple[str, ...], by: int) -> None:
+    def _turn(self, by: int) -> None:
         view = self._annotator.view
-        place = views.index(view) + by if view in views else 0 if by > 0 else -1
-        self._annotator.view = views[place % len(views)]
+        place = _VIEWS.index(view) + by if view in _VIEWS else 0
+        self._annotator.view = _VIEWS[place % len(_VIEWS)]
 
     def _toggle(self, name: str) -> None:
         setattr(self, name, not getattr(self, name))
-
-    def _toggle_gaze(self) -> None:
-        self.gaze = not self.gaze
-        self.tell("the pointer tells where to look" if self.gaze else "the pointer is free")
 
     def _pause(self) -> None:
         self._stream.paused = not self._stream.paused
@@ -193,16 +169,10 @@ class Controls:
     def _begin_typing(self) -> None:
         self.typed, self.help = "", False
 
-    def _snapshot(self) -> None:
-        try:
-            self.tell(f"saved {self._save()}")
-        except ArrStreamError as exc:
-            self.tell(str(exc), failed=True)
-
     def _escape(self) -> None:
         """Close the open element; quit without one."""
         if self.drag is not None:
-            self.drag = self._dragged = None
+            self.drag = None
         elif self.help or self.full_screen:
             self._toggle("help" if self.help else "full_screen")
         else:

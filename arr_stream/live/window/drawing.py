@@ -1,4 +1,4 @@
-"""Drawing of a live window: one view of a frame, or two side by side, with bars and messages."""
+"""Drawing of a live window: a view of a frame, with bars and messages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ from arr_stream.types import ByteArray
 
 KEYS = (
     ("v  V", "next view, the one before"),
-    ("c  C", "next channel, the one before"),
-    ("b", "beside the source"),
     ("/  Enter", "say what to look for"),
     ("drag", "look for what is in a box"),
     ("r", "forget the box"),
-    ("p", "look where the pointer is"),
     ("space", "pause"),
-    ("s", "save the picture"),
     ("f", "full screen"),
     ("h", "this help"),
     ("q  Esc", "quit"),
@@ -33,11 +29,9 @@ KEYS = (
 
 _GOOD: Colour = (92, 214, 140)
 _BACKGROUND: Colour = (13, 15, 19)
-_GAP_PX = 4
 _MOST_WH = (1280, 800)
 _LEAST_WIDTH = 800
 _SHADE = 0.16
-_GAZE_RADIUS = 0.016
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +73,26 @@ def first_size(frame_wh: tuple[int, int]) -> tuple[int, int]:
     return around(sum(bars_px(around(0))))
 
 
-def panes(size_wh: tuple[int, int], frame_wh: tuple[int, int], count: int) -> tuple[Pane, ...]:
-    """Return the rectangles of one frame or several side by side, as large as they fit between the bars."""
+def frame_pane(size_wh: tuple[int, int], frame_wh: tuple[int, int]) -> Pane:
+    """Return the rectangle of a frame, as large as it fits between the bars."""
     width, height = size_wh
     head, foot = bars_px(size_wh)
-    room_w, room_h = max(1, (width - _GAP_PX * (count - 1)) // count), max(1, height - head - foot)
-    scale = min(room_w / frame_wh[0], room_h / frame_wh[1])
+    room_h = max(1, height - head - foot)
+    scale = min(width / frame_wh[0], room_h / frame_wh[1])
     pane_w, pane_h = (max(1, round(side * scale)) for side in frame_wh)
-    pane_w, pane_h = min(pane_w, room_w), min(pane_h, room_h)
-    left = (width - pane_w * count - _GAP_PX * (count - 1)) // 2
-    y = head + (room_h - pane_h) // 2
-    return tuple(Pane(left + place * (pane_w + _GAP_PX), y, pane_w, pane_h) for place in range(count))
+    pane_w, pane_h = min(pane_w, width), min(pane_h, room_h)
+    return Pane((width - pane_w) // 2, head + (room_h - pane_h) // 2, pane_w, pane_h)
 
 
-def draw_panes(annotators: Sequence[Annotator], shown: Shown, size_wh: tuple[int, int]) -> ByteArray:
-    """Draw a picture `[H, W, 3]` uint8 of `size_wh`: each annotator's frame side by side, below an empty head bar.
-
-    The last annotator also writes its caption and its strip.
-    """
+def draw_frame(annotator: Annotator, shown: Shown, size_wh: tuple[int, int]) -> ByteArray:
+    """Draw a picture `[H, W, 3]` uint8 of `size_wh`: the frame below an empty head bar, with caption and strip."""
     frame, patches = shown.frame, shown.patches
     canvas = np.empty((size_wh[1], size_wh[0], 3), np.uint8)
     canvas[...] = _BACKGROUND
-    for annotator, pane in zip(annotators, panes(size_wh, frame.size_wh, len(annotators)), strict=True):
-        picture = annotator.picture(frame, patches, (pane.width, pane.height))
-        canvas[pane.y : pane.y + pane.height, pane.x : pane.x + pane.width] = picture
-    annotators[-1].finish(canvas, patches)
+    pane = frame_pane(size_wh, frame.size_wh)
+    picture = annotator.picture(frame, patches, (pane.width, pane.height))
+    canvas[pane.y : pane.y + pane.height, pane.x : pane.x + pane.width] = picture
+    annotator.finish(canvas, patches)
     return canvas
 
 
@@ -191,13 +180,6 @@ def draw_message(picture: ByteArray, lines: Sequence[tuple[str, Colour]]) -> Non
         panel = _panel(picture, size // 2, y, typeface.width_px(text, size) + size, height)
         typeface.draw(panel, text, (size // 2, size // 4), size, colour)
         y += height + size // 4
-
-
-def draw_gaze(picture: ByteArray, xy: tuple[int, int]) -> None:
-    """Draw a ring at the gaze position."""
-    radius = max(6, round(picture.shape[0] * _GAZE_RADIUS))
-    cv2.circle(picture, xy, radius, (20, 20, 20), 4, cv2.LINE_AA)
-    cv2.circle(picture, xy, radius, ACCENT, 2, cv2.LINE_AA)
 
 
 def _size(picture: ByteArray) -> int:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from arr_stream.consumer import Outcome, Rate, Recent
 from arr_stream.draw.annotate import Annotator
 from arr_stream.draw.overlay import draw_box
 from arr_stream.draw.typeface import ACCENT, ALARM, WHITE
-from arr_stream.errors import OutputExists
-from arr_stream.files import writing
 from arr_stream.live.pictures import Shown
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window import drawing
@@ -28,7 +23,6 @@ _WAIT_SECONDS = 0.012
 """Interval at which keys and the pointer are read while no frame comes."""
 _REDRAW_SECONDS = 0.03
 _IDLE_SECONDS = 0.5
-_MOST_SNAPSHOTS = 1000
 _MOST_ANSWERS = 8
 
 
@@ -79,7 +73,6 @@ class WindowLoop:
         feed: A consumer of that stream.
         view: The initial view.
         state: Returns the state of the source and one line about it.
-        folder: Folder for saved pictures.
 
     Attributes:
         ages_ms: Time from capture to display of the shown pictures.
@@ -93,17 +86,13 @@ class WindowLoop:
         *,
         view: str,
         state: Callable[[], tuple[str, str | None]],
-        folder: Path,
     ) -> None:
         self.ages_ms = Recent()
         self._window, self._stream, self._feed = window, stream, feed
-        self._state, self._folder = state, folder
-        dim = stream.settings.video.dim
-        self._source = Annotator("source", dim=dim)
-        self._annotator = Annotator(view, dim=dim, asked=stream.asked)
-        self._controls = Controls(stream, self._annotator, self._save)
+        self._state = state
+        self._annotator = Annotator(view, dim=stream.settings.video.dim, asked=stream.asked)
+        self._controls = Controls(stream, self._annotator)
         self._newest: Shown | None = None
-        self._picture: ByteArray | None = None
         self._drawn_wh = (0, 0)
         self._drawn_at = 0.0
         self._full_screen = False
@@ -135,8 +124,7 @@ class WindowLoop:
             self._controls.tell(notice, failed=True)
 
     def _scene(self, shown: Shown) -> Scene:
-        panes = drawing.panes(self._drawn_wh, shown.frame.size_wh, 2 if self._controls.beside else 1)
-        return Scene(panes, shown.frame)
+        return Scene(drawing.frame_pane(self._drawn_wh, shown.frame.size_wh), shown.frame)
 
     def _is_stale(self) -> bool:
         """Return whether a redraw is due without a new frame."""
@@ -147,9 +135,7 @@ class WindowLoop:
     def _draw(self, shown: Shown) -> None:
         self._controls.changed = False
         self._drawn_wh, self._drawn_at = self._window.size_wh, time.monotonic()
-        annotators = [self._source, self._annotator] if self._controls.beside else [self._annotator]
-        picture = drawing.draw_panes(annotators, shown, self._drawn_wh)
-        self._picture = picture.copy()
+        picture = drawing.draw_frame(self._annotator, shown, self._drawn_wh)
         self._draw_over(picture, shown)
         self._window.show(picture)
 
@@ -171,32 +157,8 @@ class WindowLoop:
         if controls.drag is not None:
             x0, y0, x1, y1 = controls.drag
             draw_box(picture, (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)), ACCENT)
-        if controls.gaze and controls.pointer_xy is not None:
-            drawing.draw_gaze(picture, controls.pointer_xy)
-            controls.look(self._scene(shown))
         drawing.draw_message(picture, lines)
         if controls.help:
             drawing.draw_help(picture)
         if controls.typed is not None:
             drawing.draw_prompt(picture, controls.typed)
-
-    def _save(self) -> Path:
-        """Save the picture without the window's own elements; never overwrite a file.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
-        from PIL import Image
-
-        assert self._picture is not None
-        head = drawing.bars_px(self._picture.shape[1::-1])[0]
-        png = io.BytesIO()
-        Image.fromarray(self._picture[head:]).save(png, "PNG")
-        stem = time.strftime("arr-stream-%Y%m%d-%H%M%S")
-        for number in range(_MOST_SNAPSHOTS):
-            path = self._folder / (f"{stem}-{number + 1}.png" if number else f"{stem}.png")
-            with writing(path), contextlib.suppress(FileExistsError):
-                with path.open("xb") as file:
-                    file.write(png.getbuffer())
-                return path
-        raise OutputExists(f"{stem}.png: exists already", remedy="wait a second")

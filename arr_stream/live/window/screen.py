@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from PIL.ImageTk import PhotoImage
 
 _REMEDY = "watch in a browser with --serve, or run without pictures with --headless"
-EventKind = Literal["key", "press", "move", "release", "leave", "close"]
+EventKind = Literal["key", "press", "move", "release", "close"]
 
 _POINTER_KINDS: dict[str, EventKind] = {
     "<Motion>": "move",
     "<ButtonPress-1>": "press",
     "<B1-Motion>": "move",
     "<ButtonRelease-1>": "release",
-    "<Leave>": "leave",
 }
 _KEY_NAMES = {
     "Return": "enter",
