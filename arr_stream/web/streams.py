@@ -32,8 +32,6 @@ Status = dict[str, Any]
 
 _MOST_EXAMPLE_PIXELS = 25_000_000
 _PICTURE = {"required": True, "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
-_MEDIA = {"json": "application/json", "jsonl": "application/x-ndjson", "markdown": "text/markdown; charset=utf-8"}
-_ENDINGS = {"jsonl": "jsonl", "markdown": "md"}
 
 _UNSEEN = {"Cc", "Zl", "Zp"}
 _TURNING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -229,18 +227,9 @@ def question_routes(serving: Serving) -> APIRouter:
         return Response(status_code=204)
 
     @router.get("/answers")
-    def answers(
-        id: str,
-        search: str = Query("", max_length=500, description="words that the question or the answer holds"),
-        format: Literal["json", "jsonl", "markdown"] = "json",
-    ) -> Response:
+    def answers(id: str) -> list[dict[str, Any]]:
         """The answers that are kept, oldest first."""
-        runner = serving.runner(id)
-        found = [answer for answer in tuple(runner.publisher.answers) if _holds(answer, search)]
-        headers = {}
-        if format in _ENDINGS:
-            headers["content-disposition"] = f'attachment; filename="answers-{runner.id}.{_ENDINGS[format]}"'
-        return Response(_written(runner, found, format), media_type=_MEDIA[format], headers=headers)
+        return list(serving.runner(id).publisher.answers)
 
     @router.get("/records")
     def records(id: str, last: int = Query(MOST_RECORDS, ge=1, le=MOST_RECORDS)) -> Response:
@@ -270,23 +259,6 @@ def _read_example(picture: bytes) -> ExampleQuery:
             return load_example(path, max_pixels=_MOST_EXAMPLE_PIXELS)
         except ExampleUnreadable as exc:
             raise ExampleUnreadable(exc.message.replace(f"{folder}/", ""), remedy=exc.remedy) from exc
-
-
-def _holds(answer: dict[str, Any], search: str) -> bool:
-    text = f"{answer['question']}\n{answer['text']}".casefold()
-    return all(word in text for word in search.casefold().split())
-
-
-def _written(runner: StreamRunner, answers: list[dict[str, Any]], format: str) -> str:
-    if format == "json":
-        return json.dumps(answers, ensure_ascii=False)
-    if format == "jsonl":
-        return "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
-    said = [f"# {runner.name}\n"]
-    for answer in answers:
-        text = answer["text"].strip() or f"({answer['error'] or answer['finish']})"
-        said.append(f"## {answer['pts_seconds']:.1f} s: {answer['question']}\n\n{text}\n")
-    return "\n".join(said)
 
 
 def _header(runner: StreamRunner) -> Header:

@@ -1,7 +1,7 @@
 // Questions to the model and its answers, with the cells that each rests on.
 
 import { api, attempt, links } from "./api.js";
-import { clockTime, h, icon, say, setText, settled } from "./dom.js";
+import { clockTime, h, icon, say, setText } from "./dom.js";
 import { emit, History, on, onChosenStatus, store } from "./store.js";
 
 const KEPT = 200;
@@ -19,7 +19,6 @@ export class Answers {
     this.badge = badge;
     this.entries = new Map();
     this.pinned = null;
-    this.search = "";
     this._build(part);
     on("chosen", () => this._chosen());
     onChosenStatus(() => this._plan());
@@ -46,12 +45,10 @@ export class Answers {
       event.preventDefault();
       this._ask();
     });
-    this.finder = h("input", { type: "search", placeholder: "Search", "aria-label": "Search answers", "data-testid": "answers-search" });
-    this.finder.addEventListener("input", settled(() => this._find(), 250));
-    this.exports = ["json", "markdown"].map((format) => h("a", { class: "button small", "data-format": format, "data-testid": `export-${format}` }, icon("save"), format === "json" ? "JSON" : "Markdown"));
+    this.save = h("a", { class: "button small", download: "answers.json", "data-testid": "answers-save" }, icon("save"), "Save answers");
     this.list = h("ol", { class: "answers-list", "data-testid": "answers", "aria-label": "Answers, newest first", tabindex: "-1" });
     this.nothing = h("p", { class: "hint" }, "No answers yet.");
-    part.append(this.form, h("div", { class: "row find" }, this.finder, this.exports), this.nothing, this.list);
+    part.append(this.form, h("div", { class: "row" }, this.save), this.nothing, this.list);
     this._model();
   }
 
@@ -89,7 +86,6 @@ export class Answers {
   }
 
   _chosen() {
-    this.finder.value = "";
     this._anew();
     if (store.status) this._plan();
   }
@@ -97,24 +93,20 @@ export class Answers {
   _anew() {
     this.pinned = null;
     this._unmark();
-    this._find();
+    this._list();
   }
 
-  /** What is kept of the stream's answers, by the words that are searched for. */
-  async _find() {
-    const [id, search] = [store.chosen, (this.search = this.finder.value.trim())];
+  /** List the stream's answers that the server keeps. */
+  async _list() {
+    const id = store.chosen;
     this.entries.clear();
     this.list.replaceChildren();
     this.nothing.hidden = false;
-    for (const link of this.exports) {
-      const { format } = link.dataset;
-      if (id) link.href = links.answers(id, format, search);
-      else link.removeAttribute("href");
-      link.download = `answers.${format === "json" ? "json" : "md"}`;
-    }
+    if (id) this.save.href = links.answers(id);
+    else this.save.removeAttribute("href");
     if (!id || !store.info?.model) return;
-    const kept = await attempt(() => api.answers(id, search));
-    if (!Array.isArray(kept) || id !== store.chosen || search !== this.search) return;
+    const kept = await attempt(() => api.answers(id));
+    if (!Array.isArray(kept) || id !== store.chosen) return;
     for (const answer of kept.slice(-KEPT)) this._whole(answer, false);
   }
 
@@ -144,13 +136,6 @@ export class Answers {
   }
 
   _whole(answer, fresh = true) {
-    const held = `${answer.question}\n${answer.text}`.toLowerCase();
-    if (!this.search.toLowerCase().split(/\s+/).every((word) => held.includes(word))) {
-      // Shown while it was being given; the search leaves it out.
-      this.entries.get(keyOf(answer))?.item.remove();
-      this.entries.delete(keyOf(answer));
-      return;
-    }
     const entry = this._entry(answer);
     if (entry.item.dataset.state === "done") return;
     entry.item.dataset.state = "done";

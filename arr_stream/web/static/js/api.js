@@ -80,12 +80,12 @@ export const api = {
   rules: (id, rules) => request("PUT", stream(id, "/rules"), { body: { rules } }),
   ask: (id, body) => request("POST", stream(id, "/questions"), { body }),
   stopAsking: (id) => request("DELETE", stream(id, "/questions")),
-  answers: (id, search = "") => request("GET", stream(id, `/answers?format=json&search=${encodeURIComponent(search)}`)),
+  answers: (id) => request("GET", stream(id, "/answers")),
 };
 
 /** Addresses for links. */
 export const links = {
-  answers: (id, format, search) => here(stream(id, `/answers?format=${format}&search=${encodeURIComponent(search)}`)).href,
+  answers: (id) => here(stream(id, "/answers")).href,
   records: (id) => here(stream(id, "/records?last=900")).href,
   snapshot: (id, view) => here(stream(id, `/snapshot.jpg?view=${encodeURIComponent(view)}`)).href,
   mjpeg: (id, view) => here(stream(id, `/video.mjpeg?view=${encodeURIComponent(view)}`)).href,
