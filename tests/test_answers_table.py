@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -12,9 +11,8 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 from arr_stream.config import Settings
 from arr_stream.selection.budget import budget_tokens
 from benchmarks.answers.long import dialogue_answers, memory_answers
-from benchmarks.answers.pictures import most_covered, scaled_wh
+from benchmarks.answers.pictures import scaled_wh
 from benchmarks.answers.table import PICTURE_SIZES, measure
-from benchmarks.scenes.stories import cell_shares, picture_story
 
 QUICK = ["keyframes.text=none", "keyframes.clusters=grid"]
 
@@ -46,12 +44,6 @@ def test_every_method_answers_within_the_budget(settings: Settings) -> None:
     assert report.tables[0].columns[2:4] == ("100%", "25%")
 
 
-def test_crowded_pictures_have_a_table_of_their_own(settings: Settings) -> None:
-    report = measure({"ours": settings}, pictures=0, crowded=1, clips=0, shares=("10%",), each=2)
-    assert {outcome.media for outcome in report.outcomes} == {"crowded pictures"}
-    assert report.tables[0].title == "Right answers, crowded pictures"
-
-
 def test_kinds_that_punish_every_choice_stand_apart(settings: Settings) -> None:
     report = measure({"ours": settings}, pictures=2, clips=0, shares=("100%",), each=12)
     (row,) = report.tables[0].rows
@@ -68,16 +60,6 @@ def test_a_small_memory_is_filled_in_both_ways(settings: Settings) -> None:
 def test_the_same_is_asked_about_with_feedback_and_without(settings: Settings) -> None:
     report = dialogue_answers(settings, clips=1)
     assert {outcome.method for outcome in report.outcomes} == {"feedback on", "feedback off"}
-
-
-def test_cells_of_things_come_in_turn() -> None:
-    story = picture_story(np.random.default_rng(4), (320, 192), (3, 3))
-    shares = cell_shares(story.labels[0], len(story.actors))
-    few = most_covered(shares, len(story.actors))
-    own = [int(shares[:, row, column].argmax()) for row, column in zip(few.rows, few.columns, strict=True)]
-    assert sorted(own) == list(range(len(story.actors)))
-    every = most_covered(shares, 60)
-    assert len(every) == int((shares.max(axis=0) > 0.02).sum())
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 11, 22, 55, 220])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,15 @@ from hypothesis import strategies as st
 
 from arr_stream.config import Settings
 from arr_stream.evaluation.coverage import oracle, pixels_by_cell, score_cells
-from arr_stream.evaluation.tables import ResultTable
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import Frame, Grid, IntArray
+from arr_stream.types import Grid, IntArray
 from benchmarks.comparison.compare import compare
 from benchmarks.comparison.plot import plot_compare
 from benchmarks.comparison.report import ORACLE, OURS, CompareReport, CompareRow, tables
-from benchmarks.comparison.truth import KnownClip, Score, best_score, score_choices
+from benchmarks.comparison.truth import KnownClip, Score, score_choices
 from benchmarks.rivals import RULES
 from benchmarks.rivals.boxes import FOLLOWERS, RANKINGS
 from benchmarks.rivals.features import Pixels
-from benchmarks.scenes.footage import Footage, FootageKind
 from benchmarks.scenes.photographs import generated_footage
 from tests.conftest import Run
 from tests.test_evaluate_davis import squares, write_sequence
@@ -76,18 +74,6 @@ def test_scored_as_coverage_is_scored_everywhere_else(width: int, height: int, s
     assert score.context == pytest.approx(score_cells(mask, xyxy, grid.cell_px)[1], abs=1e-6)
     assert score.object <= oracle(mask, (grid.rows, grid.columns), int(fine.sum())) + 1e-6
     assert score.tokens == count
-
-
-def test_detail_counts_coarse_cells_by_their_resolution() -> None:
-    mask = np.ones((128, 128), bool)
-    known = _known([mask, mask])
-    nothing = _cells([])
-    everything_coarse = score_choices(known, [nothing, _cells([(0, 0, 2)])])
-    assert (everything_coarse.object, everything_coarse.detail, everything_coarse.context) == (0, 1 / 16, 1)
-    # Of sixteen cells one is seen fine, three at level 1, and the rest at level 2.
-    mixed = score_choices(known, [nothing, _cells([(0, 0, 0), (0, 0, 1), (0, 0, 2)])])
-    assert mixed.object == pytest.approx(1 / 16)
-    assert mixed.detail == pytest.approx((1 + 3 / 4 + 12 / 16) / 16)
 
 
 def test_the_first_frame_is_paid_for_but_not_scored_and_frames_without_the_object_are_left_out() -> None:
@@ -144,62 +130,10 @@ def test_everyone_is_shown_the_same_clips_at_the_same_tokens(report: CompareRepo
             assert {row.score.tokens for row in equal} == {tokens}
 
 
-def test_a_co_located_rule_loses_where_the_camera_moves(report: CompareReport) -> None:
-    def moving(camera: str) -> float:
-        (row,) = [r for r in report.rows if (r.method, r.camera, r.budget) == ("frame difference", camera, "12")]
-        assert row.score.moving is not None
-        return row.score.moving
-
-    assert moving("still") > moving("panning") and moving("still") > moving("shaking")
-
-
 def _row(method: str, footage: str, share: float | None, **changes: Any) -> CompareRow:
     score = Score(share, share, None, share, share, 0.5, 0.2, 10.0, 8.0)
     row = CompareRow(footage, "davis", "still", 100, "10%", method, "", "no query", 0, score, 1.0, 0.0, "")
     return replace(row, **changes)
-
-
-def _column(table: ResultTable, name: str) -> list[Any]:
-    return [row[table.columns.index(name)] for row in table.rows]
-
-
-def test_tables_sum_up_by_clip_seed_and_camera() -> None:
-    rows = (
-        _row(OURS, "a", 0.9),
-        _row(OURS, "b", 0.5, camera="panning"),
-        _row(OURS, "a", 1.0, asked="box"),
-        _row(OURS, "b", 0.6, asked="box", camera="panning"),
-        *(_row("random", "a", share, seed=seed) for seed, share in enumerate((0.1, 0.3))),
-        *(_row("random", "b", share, seed=seed, camera="panning") for seed, share in enumerate((0.1, 0.3))),
-        _row("drop", "a", 0.7, before_ms=9.0, needed="features"),
-        _row("drop", "b", 0.7, before_ms=9.0, needed="features", camera="panning"),
-        _row("tracker", "a", 0.4, asked="box"),
-        _row("tracker", "b", 0.7, asked="box", camera="panning"),
-    )
-    made = {table.title: table for table in tables(CompareReport(rows, {"f": "some features"}))}
-    assert ResultTable.from_json(json.loads(json.dumps([t.as_json() for t in made.values()]))[0]).rows
-    alone = made["Coverage without any query: sequences with masks"]
-    assert _column(alone, "method") == ["arr-stream, no query", "random", "drop"]
-    assert _column(alone, "object") == pytest.approx([0.7, 0.2, 0.7])
-    assert _column(alone, "±")[1] == pytest.approx(np.std([0.1, 0.3], ddof=1)) and _column(alone, "±")[2] is None
-    assert _column(alone, "ours +")[1:] == pytest.approx([0.5, 0.0])
-    assert _column(alone, "ahead on") == [None, "2/2", "1/2"]
-    box = made["Coverage asked with the first box: sequences with masks"]
-    # Rules that are not given the box are not compared with ours that is.
-    assert _column(box, "method") == ["arr-stream, box", "tracker"]
-    assert _column(box, "ours +")[1:] == pytest.approx([0.25])
-    cameras = made["What moves, by camera: sequences with masks"]
-    assert _column(cameras, "still") == pytest.approx([0.9, 0.2, 0.7])
-    assert _column(cameras, "panning") == pytest.approx([0.5, 0.2, 0.7])
-    assert "lost by panning" not in cameras.columns
-    assert _column(cameras, "shaking") == [None] * 3
-    assert "different clips" in cameras.note and "lose nothing" not in cameras.note
-    cost = made["Cost"]
-    assert _column(cost, "together") == pytest.approx([1, 1, 1, 10, 1])
-    assert "some features" in alone.note
-    assert _column(alone, "tokens where counted") == [8, 8, 8] and _column(alone, "tokens") == [10, 10, 10]
-    assert "No rule is ahead of ours." in alone.note
-    assert cameras.note.endswith("Ahead of ours at 10% under a panning camera: drop by 0.200.")
 
 
 def test_rules_that_beat_ours_are_named_best_first() -> None:
@@ -226,35 +160,9 @@ def test_the_oracle_is_the_best_of_every_frame(report: CompareReport) -> None:
             assert best.detail is None and best.current is None and best.context is None
 
 
-def test_each_truth_has_an_oracle_of_its_own_on_the_frames_where_it_is() -> None:
-    left, right, empty = (np.zeros((64, 64), bool) for _ in range(3))
-    left[:, :32], right[:32, 32:] = True, True
-    known = _known([left, left, empty])
-    counts = {
-        "moving": _known([left, empty, empty]).counts["object"],
-        "text": _known([left, left, right]).counts["object"],
-    }
-    score = best_score(replace(known, counts={**known.counts, **counts}), 1)
-    assert (score.object, score.moving, score.text) == (0.5, None, 0.75)
-
-
-def _real(*names: str, kind: FootageKind) -> list[Footage]:
-    """Generated scenes as real footage, by the name of their photograph."""
-    found = generated_footage(8, sceneries=names, size_wh=SMALL_WH)[::3]
-    return [replace(clip, kind=kind, words=None, name=name) for clip, name in zip(found, names, strict=True)]
-
-
 def test_pictures_are_drawn(report: CompareReport, tmp_path: Path) -> None:
     plot_compare(report, tmp_path / "new" / "compare.png")
     assert (tmp_path / "new" / "compare.png").stat().st_size > 10_000
-
-
-@dataclass
-class _Index:
-    name: str = "index"
-
-    def features(self, frame: Frame, grid: Grid) -> np.ndarray:
-        return np.full((grid.rows, grid.columns, 2), float(frame.index), np.float32)
 
 
 def test_the_command(measure: Run, tmp_path: Path) -> None:

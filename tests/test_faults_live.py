@@ -30,13 +30,10 @@ from arr_stream.sources.live import SourceState, camera, open_live
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.types import Frame
 from arr_stream.web.observers import Observer
+from tests.fault_helpers import WallClock, worker_pids
+from tests.faulty_camera import Feed
+from tests.faulty_keyframes import ORDERS_VARIABLE, DisturbedWorkers
 from tests.live_fakes import LIGHT, wait_until
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-from soaking.faults import WallClock, worker_pids
-from soaking.feed import Feed
-from soaking.keyframes import ORDERS_VARIABLE, SoakedWorkers
 
 HOUR, DAY = 3600.0, 86_400.0
 QUICK = LIGHT.with_values(
@@ -46,7 +43,7 @@ QUICK = LIGHT.with_values(
 
 def feed() -> Feed:
     """A camera of 160x120 at its own 30 pictures a second, through the real decoder."""
-    return Feed(lambda: 0, paced=True)
+    return Feed(paced=True)
 
 
 class Told:
@@ -89,7 +86,7 @@ def test_a_source_that_stalls_is_opened_anew() -> None:
 
 
 def test_what_is_left_behind_by_broken_connections_does_not_pile_up() -> None:
-    made = Feed(lambda: 0)
+    made = Feed()
     with made.open(QUICK, Told().states.append) as source:
         frames = source.frames()
         take(frames, 3)
@@ -233,7 +230,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ORDERS_VARIABLE, str(orders))
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        made = Live(settings, pool=WorkerPool(SoakedWorkers))
+        made = Live(settings, pool=WorkerPool(DisturbedWorkers))
         wait_until(lambda: made.runner.publisher.newest is not None)
         yield made
         made.streams.close()

@@ -25,7 +25,7 @@ from arr_stream.evaluation.tables import ResultTable
 from benchmarks.__main__ import app as measurements
 from benchmarks.live.figures import Figure, LiveReport
 from benchmarks.results import measuring
-from benchmarks.results.command import measure_all, write
+from benchmarks.results.command import measure_all
 from benchmarks.results.measuring import Place, lacking, measure
 from benchmarks.results.page import documents, filled, page
 from benchmarks.results.records import Record, Run, load_records
@@ -103,11 +103,6 @@ class TestMeasuring:
         rows = found.runs[0].result["tables"][0]["rows"]
         assert rows == [["print"], ["DATA/flow"], ["./out/images/results/flow.png"]]
         assert str(place.root) not in json.dumps(dataclasses.asdict(found))
-
-    def test_short_commands_and_dropped_keys(self, place: Place) -> None:
-        found, _ = measured(dataclasses.replace(ONE, drop=("long",)), place, quick=True)
-        assert found.quick and found.runs[0].command == "arr-stream print quick"
-        assert set(found.runs[0].result) == {"tables"}
 
     @pytest.mark.parametrize(
         ("line", "reason"),
@@ -196,33 +191,8 @@ class TestPage:
         assert "*Not measured: no footage was given.*" in text and "*Not measured yet.*" in text
         assert text.count("| not measured | – | – | – | – |") == 2
 
-    def test_a_page_elsewhere_leaves_the_documents_alone(self, place: Place) -> None:
-        (place.root / "docs").mkdir()
-        readme = place.root / "README.md"
-        readme.write_text("<!-- results: main -->\nold\n<!-- /results -->\n")
-        write(place)
-        assert place.page.is_file() and "old" in readme.read_text()
-        write(dataclasses.replace(place, out=place.root / "docs"))
-        assert "old" not in readme.read_text() and "docs/results.md#stages" in readme.read_text()
-
 
 class TestTargets:
-    def test_both_directions(self) -> None:
-        most = Target("w", "one", 1.0, lambda found: found.runs[0].result["value"], at_least=False, unit="ms")
-        least = dataclasses.replace(most, at_least=True)
-        for value, under, over in ((0.5, "reached", "**missed**"), (1.5, "**missed**", "reached")):
-            found = record("one", {"value": value})
-            assert most.row(found)[1:] == ("at most 1 ms", f"{value} ms", under)
-            assert least.row(found)[1:] == ("at least 1 ms", f"{value} ms", over)
-        for beyond, verdict in ((False, "reached"), (True, "**missed**")):
-            both = [
-                dataclasses.replace(each, beyond=beyond).row(record("one", {"value": 1.0})) for each in (most, least)
-            ]
-            assert [row[-1] for row in both] == [verdict] * 2
-        more = dataclasses.replace(least, beyond=True).row(record("one", {"value": 1.01}))
-        assert more[1:] == ("more than 1 ms", "1.01 ms", "reached")
-        assert most.row(None)[-1] == most.row(record("one", {"value": None}))[-1] == "not measured"
-
     def test_limits_of_live_parts_are_the_commands_own(self) -> None:
         figures = (Figure("page", "age, median", 70.0, "ms", 60.0), Figure("rate", "frames", 30.0, "a second"))
         rows = targets_table({"live": record("live", LiveReport({}, figures).as_json())}).rows

@@ -14,8 +14,7 @@ from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Grid
 from benchmarks.rivals import RULES, Clip
 from benchmarks.rivals.base import PIXELS_A_CELL
-from benchmarks.rivals.change import retained_tokens
-from benchmarks.rivals.vidcom2 import frame_tokens, likeness
+from benchmarks.rivals.vidcom2 import likeness
 
 Vector = Sequence[float]
 Frames = list[list[Vector]]
@@ -85,14 +84,6 @@ def test_evs_is_its_formula(seed: int, frames: int, rows: int, columns: int, dat
     assert kept(chosen, columns) == plain_evs(plain, tokens / (rows * columns))
 
 
-@pytest.mark.parametrize(
-    ("cells", "frames", "pruning", "expected"),
-    [(100, 10, 0.75, 250), (100, 10, 0.95, 100), (7, 3, 0.5, 10), (7, 3, 0.0, 21), (64, 1, 0.9, 64)],
-)
-def test_evs_rounds_down_and_keeps_a_frame(cells: int, frames: int, pruning: float, expected: int) -> None:
-    assert retained_tokens(cells, frames, pruning) == expected
-
-
 # ---- VidCom2
 
 
@@ -143,14 +134,6 @@ def test_likeness_is_its_formula(seed: int) -> None:
     assert clip.features is not None
     for ours, theirs in zip(likeness(clip.features), plain_likeness(plain), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-
-
-def test_frames_share_by_softmax_at_a_hundredth() -> None:
-    # Softmax of (0, ln 2, ln 5) is (1, 2, 5) / 8; then 40 * (1 + share - 1/3) is 31.67, 36.67 and 51.67.
-    uniqueness = 0.01 * np.log([1.0, 2.0, 5.0]) - 3
-    assert frame_tokens(uniqueness, 40, 100).tolist() == [32, 37, 52]
-    assert frame_tokens(uniqueness, 40, 45).tolist() == [32, 37, 45]
-    assert frame_tokens(np.log([1.0, 2.0, 4000.0]), 1, 45).tolist() == [1, 1, 2]
 
 
 @given(

@@ -36,7 +36,6 @@ SAMPLES = Path("sample_videos")
 
 _Name = TypeVar("_Name", bound=str)
 
-FramesEach = Annotated[int, typer.Option("--frames", min=1, help="Frames of each sequence.")]
 Tokens = Annotated[list[int] | None, typer.Option("--budget", min=1, help="Tokens a frame (40, 101 and 273).")]
 
 

@@ -191,18 +191,6 @@ def captures(folder: Path, counter: int = 0) -> dict[int, float]:
     return {int(index): float(seconds) * 1e3 for index, seconds in (line.split() for line in lines[:-1])}
 
 
-def family_rss_bytes(pid: int) -> int:
-    """Resident memory of a process and all its children.
-
-    Raises:
-        MeasurementFailed: psutil is missing and this is no Linux, or the process is gone.
-    """
-    try:
-        return sum(_rss_bytes(each) for each in _family(pid))
-    except OSError as exc:
-        raise MeasurementFailed(f"process {pid}: {exc}") from exc
-
-
 def _family(pid: int) -> list[int]:
     found = [pid]
     for parent in found:

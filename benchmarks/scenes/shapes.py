@@ -185,43 +185,6 @@ def moving_scene(
         yield _draw(np.asarray(background, dtype=np.uint8), moved, noise=noise, rng=rng)
 
 
-def entering_scene(
-    rng: np.random.Generator,
-    corners_xy: npt.NDArray[np.float64],
-    whole_at: int,
-    size_wh: tuple[int, int] = (640, 352),
-) -> Iterator[Scene]:
-    """Frames of a clip that three things enter from left and right at different heights, past things that drift.
-
-    Args:
-        rng: Source of all randomness; the camera is not drawn from it, so that a scene is the same under any.
-        corners_xy: `[T, 2]`, where the camera's top left corner is on each frame; at most 48 px from (0, 0) each way.
-        whole_at: The first frame on which all of the last newcomer is in view, the others a little before or after;
-            all go on at the same speed, 4 to 8 px a frame.
-        size_wh: Size of the frames.
-
-    Returns:
-        Scenes; the last of their things is the newcomer that is asked for, and no other bears its phrase.
-    """
-    margin = 48
-    width, height = size_wh
-    wide = random_background(rng, (width + 2 * margin, height + 2 * margin), plain=False)
-    inner = np.ascontiguousarray(wide[margin:-margin, margin:-margin])
-    drifting = _plans(rng, inner, size_wh, (2, 4), (40.0, 100.0), plain=False)
-    sways = [_Sway.random(rng, reach_px=45.0) for _ in drifting]
-    newcomers: list[_Newcomer] = []
-    for third, late in zip(rng.permutation(3), (*rng.integers(-4, 5, 2), 0), strict=True):
-        named = {(plan.colour, plan.shape) for plan in (*drifting, *(other.plan for other in newcomers))}
-        newcomers.append(_Newcomer.random(rng, inner, height * (third + 0.5) / 3, whole_at + int(late), named))
-    noise = float(rng.uniform(0, 5))
-    for frame, (pan_x, pan_y) in enumerate(corners_xy):
-        shift = np.array([[1, 0, -margin - pan_x], [0, 1, -margin - pan_y]], dtype=np.float64)
-        background = cv2.warpAffine(wide, shift, size_wh, flags=cv2.INTER_LINEAR)
-        moved = [sway.moved(plan, frame, (pan_x, pan_y)) for plan, sway in zip(drifting, sways, strict=True)]
-        moved += [newcomer.moved(frame, width) for newcomer in newcomers]
-        yield _draw(np.asarray(background, dtype=np.uint8), moved, noise=noise, rng=rng)
-
-
 @dataclass(frozen=True, slots=True)
 class _Newcomer:
     """A thing that comes in from the left or the right, and is whole in view from a frame on."""

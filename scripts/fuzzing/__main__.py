@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from arr_stream.evaluation.tables import ResultTable
@@ -22,7 +21,7 @@ from fuzzing.child import FINDINGS
 from fuzzing.runner import Runner
 from fuzzing.targets import TARGETS
 
-EXIT_FINDINGS, EXIT_BROKEN, EXIT_INTERRUPTED = 1, 3, 130
+EXIT_FINDINGS, EXIT_BROKEN = 1, 3
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -58,38 +57,23 @@ def _named(spec: str) -> str:
     return spec
 
 
-def run_all(console: Console, campaigns: Sequence[Campaign], asked: argparse.Namespace) -> tuple[bool, bool]:
-    """Run campaigns, some at once, until all is tried or the time is over; whether all went well, and to the end."""
-    whole, due = sum(campaign.target.share for campaign in campaigns), time.monotonic() + (asked.seconds or 0)
-    stopped = threading.Event()
-
-    def over() -> bool:
-        return stopped.is_set() or (asked.seconds is not None and time.monotonic() > due)
-
-    columns = (MofNCompleteColumn(), TextColumn("inputs, {task.description}"))
-    with ThreadPoolExecutor(asked.jobs) as pool, Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=asked.inputs)
+def run_all(campaigns: Sequence[Campaign], asked: argparse.Namespace) -> bool:
+    """Run the campaigns, some at once, until all inputs are tried or the time is over; return whether none broke."""
+    whole, due = sum(campaign.target.share for campaign in campaigns), time.monotonic() + (asked.seconds or math.inf)
+    with ThreadPoolExecutor(asked.jobs) as pool:
         # The largest begin, so that none is left alone at the end.
-        begun: list[Future[Report]] = [
-            pool.submit(campaign.run, max(1, round(asked.inputs * campaign.target.share / whole)), over)
+        begun = [
+            pool.submit(
+                campaign.run,
+                max(1, round(asked.inputs * campaign.target.share / whole)),
+                lambda: time.monotonic() > due,
+            )
             for campaign in sorted(campaigns, key=lambda campaign: -campaign.target.share)
         ]
-        left = set(begun)
-        while left:
-            try:
-                left = wait(left, 0.5).not_done
-            except KeyboardInterrupt:
-                # What was found so far is worth telling; a second Ctrl-C ends at once.
-                if stopped.is_set():
-                    raise
-                stopped.set()
-            findings = sum(len(campaign.report.findings) for campaign in campaigns)
-            tried = sum(campaign.report.inputs for campaign in campaigns)
-            progress.update(task, completed=tried, description=f"{findings} findings")
     errors = [error for each in begun if (error := each.exception()) is not None]
     for error in errors:
         traceback.print_exception(error)
-    return not errors, not stopped.is_set()
+    return not errors
 
 
 def result_table(reports: Sequence[Report], title: str) -> ResultTable:
@@ -126,8 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return reproduce(console, asked.target[0], asked.reproduce)
     began = time.monotonic()
     campaigns = [Campaign(spec, asked.seed) for spec in dict.fromkeys(asked.target or TARGETS)]
-    went_well, to_the_end = run_all(console, campaigns, asked)
-    if not went_well:
+    if not run_all(campaigns, asked):
         console.print(Text("a campaign ended in an error of its own; see above"))
         return EXIT_BROKEN
     reports, seconds = [campaign.report for campaign in campaigns], time.monotonic() - began
@@ -148,8 +131,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "tables": [table.as_json()],
         }
         asked.json.write_text(json.dumps(figures, indent=1) + "\n")
-    if not to_the_end:
-        return EXIT_INTERRUPTED
     return EXIT_FINDINGS if findings else 0
 
 

@@ -74,8 +74,6 @@ class Report:
         seed_lines, lines: Lines of the product that ran, by the seeds alone and in all.
         kept: Inputs that showed something new.
         slowest_seconds, peak_mb: Of one input.
-        starts: Processes that it took.
-        seconds: For all.
     """
 
     target: str
@@ -87,8 +85,6 @@ class Report:
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
     slowest_seconds: float = 0.0
     peak_mb: float = 0.0
-    starts: int = 0
-    seconds: float = 0.0
 
     def count(self, kind: str) -> int:
         """Inputs that were answered so."""
@@ -107,8 +103,6 @@ class Report:
             "kept": self.kept,
             "slowest_seconds": round(self.slowest_seconds, 3),
             "peak_mb": round(self.peak_mb, 1),
-            "starts": self.starts,
-            "seconds": round(self.seconds, 2),
             "findings": [f"{finding.kind}: {finding.outcome}" for finding in self.findings.values()],
         }
 
@@ -140,7 +134,7 @@ class Campaign:
             inputs: How many; at least the seeds are tried.
             over: Asked before each input beyond the seeds: whether to end early.
         """
-        report, began = self.report, time.monotonic()
+        report = self.report
         with Runner(self._spec) as runner:
             self._corpus = runner.start()
             for seed in self._corpus:
@@ -148,9 +142,7 @@ class Campaign:
             report.seed_lines = len(self._lines)
             while report.inputs < inputs and len(report.findings) < _MOST_FINDINGS and not over():
                 self._try(runner, self._made())
-            report.starts = runner.starts
         report.lines, report.kept = len(self._lines), len(self._new)
-        report.seconds = time.monotonic() - began
         return report
 
     def _made(self) -> bytes:
@@ -160,7 +152,7 @@ class Campaign:
             parent = self._new[at]
         else:
             parent = self._rng.choice(self._corpus)
-        return apply(self._rng, parent, self.target.mutations, self._corpus if self.target.spliced else ())
+        return apply(self._rng, parent, self.target.mutations, self._corpus)
 
     def _try(self, runner: Runner, data: bytes, is_seed: bool = False) -> None:
         answer = runner.attempt(data)

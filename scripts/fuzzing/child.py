@@ -25,14 +25,12 @@ from types import CodeType, FrameType
 from typing import Any, Literal
 from zlib import crc32
 
-from fuzzing.guard import PORT, Guard, Memory, die_with_parent, limit_memory, more_memory
+from fuzzing.guard import PORT, Guard, Memory, die_with_parent, limit_memory
 from fuzzing.target import LONGEST_ERROR, Target, UnfitError, checked_error
 
 Kind = Literal["value", "refused", "exception", "message", "memory", "forbidden", "crash", "hang"]
 FINDINGS = ("exception", "message", "memory", "forbidden", "crash", "hang")
 _MIB = 1 << 20
-_NO_MEMORY = "annot allocate memory"
-_EXTRA_BYTES = 4 << 30
 
 
 @dataclass(slots=True)
@@ -133,20 +131,9 @@ class Trial:
         return answer
 
     def _guarded(self, data: bytes) -> Answer:
-        """Tried once; again with more memory where a library said that it lacks some.
-
-        FFmpeg says so too of lengths that it thinks absurd, and then wanted none: that is a refusal like others.
-        """
         self._guard.armed = True
         try:
-            answer = self._answer(data)
-            if _NO_MEMORY not in answer.outcome or answer.kind != "refused":
-                return answer
-            with more_memory(_EXTRA_BYTES):
-                again = self._answer(data)
-            if again.outcome == answer.outcome:
-                return answer
-            return Answer("memory", f"more than {self._target.memory_mb} MiB wanted: {again.outcome}", answer.detail)
+            return self._answer(data)
         finally:
             self._guard.armed = False
 

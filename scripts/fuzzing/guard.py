@@ -13,8 +13,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,17 +138,6 @@ def limit_memory(more_bytes: int) -> None:
     limit = _status("VmSize") + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-@contextmanager
-def more_memory(more_bytes: int) -> Iterator[None]:
-    """For a while, so much more than `limit_memory` said."""
-    limit, highest = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (limit + more_bytes, highest))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (limit, highest))
 
 
 class Memory:

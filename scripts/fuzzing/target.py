@@ -34,7 +34,6 @@ class Target:
         memory_mb: More than this at once, for one input, is a finding.
         forbidden: Audit events that must not happen, beside those that never may.
         hang_seconds: An input that takes longer is a finding.
-        spliced: Inputs may be put together from several.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Target:
     memory_mb: int = 256
     forbidden: tuple[str, ...] = ()
     hang_seconds: float = 10.0
-    spliced: bool = True
 
 
 def texts(name: str) -> Any:

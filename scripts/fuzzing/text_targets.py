@@ -1,4 +1,4 @@
-"""Fuzzing of what is written down: records, presets, gaze, queries, rules, addresses, the journal of a batch."""
+"""Fuzzing of what is written down: records, presets, gaze, queries, rules, addresses."""
 
 from __future__ import annotations
 
@@ -193,34 +193,6 @@ def _either(call: Callable[[], Any]) -> Any:
         return None
 
 
-def _journal() -> list[bytes]:
-    text = (CORPUS / "journal.jsonl").read_bytes()
-    done = (CORPUS / "done.json").read_bytes()
-    return [text, text[:-20], b"".join(text.splitlines(keepends=True)[:2]), SPLIT + done.rstrip()]
-
-
-def _open_journal(scratch: Path) -> Run:
-    from arr_stream.batch.job import Done
-    from arr_stream.batch.journal import read_journal, read_past
-
-    path = scratch / "journal.jsonl"
-
-    def run(data: bytes) -> str:
-        if data.startswith(SPLIT):
-            path.write_bytes(data[1:])
-            done = Done.read(path)
-            return f"done {done is not None and done.whole}"
-        path.write_bytes(data)
-        whole = read_journal(path)
-        past = read_past(path)
-        for name in past.names.values():
-            if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\x00" in name:
-                raise AssertionError(f"a name that is no name of a folder: {name!r}")
-        return f"{min(len(whole), 7)} lines {len(past.names)} names {past.options is not None}"
-
-    return run
-
-
 def _settings() -> list[bytes]:
     return [SPLIT.join(part.encode() for part in parts) for parts in texts("settings")]
 
@@ -254,5 +226,4 @@ TARGETS = (
         mutations=(*PLAIN, *TEXT, _URL, _URL),
         share=1.2,
     ),
-    Target("journal", "the journal of a batch, what tells that a file is done", _journal, _open_journal, _LINES, 0.6),
 )

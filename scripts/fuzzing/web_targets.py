@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -183,30 +182,6 @@ def _open_browser_pictures(scratch: Path) -> Run:
     return run
 
 
-def _wire() -> list[bytes]:
-    import numpy as np
-
-    from arr_stream.processes import send
-
-    made = []
-    for message in ({"frame": np.zeros((4, 6, 3), np.uint8), "index": 3}, ("text", 1.5, None), np.arange(9.0)):
-        out = io.BytesIO()
-        send(out, message)
-        made.append(out.getvalue())
-    return made
-
-
-def _open_wire(scratch: Path) -> Run:
-    from arr_stream.processes import receive
-
-    return lambda data: type(receive(io.BytesIO(data))).__name__
-
-
-def _cut_short(rng: Any, data: bytes) -> bytes:
-    """All that can befall these pipes: the other end dies in the middle of a message."""
-    return data[: rng.randrange(len(data) + 1)]
-
-
 _HTTP = inserted("http")
 
 TARGETS = (
@@ -219,10 +194,5 @@ TARGETS = (
     Target(
         *("browser-pictures", "JPEG pictures of a browser's camera", _browser_pictures, _open_browser_pictures),
         share=0.6,
-    ),
-    Target(
-        *("wire", "a keyframe worker that dies in mid-message", _wire, _open_wire, (_cut_short,), 0.3),
-        refusals=("EOFError",),
-        spliced=False,
     ),
 )

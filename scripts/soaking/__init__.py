@@ -1,1 +1,1 @@
-"""The soak: an hour of a live stream with faults, and whether anything grows or is left behind."""
+"""A long run of the server and of batches under faults, judged by what grows and by what is left behind."""

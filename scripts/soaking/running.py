@@ -1,206 +1,250 @@
-"""One soak from beginning to end."""
+"""One soak: the server with two streams, clients and batches, and faults one after the other."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from soaking.faults import FAULTS, NotSurvived, WallClock, survive
-from soaking.feed import NAME
-from soaking.sampling import Held, Sampler
-from soaking.stage import Stage, staged
-from soaking.verdicts import Outcome, Survived
+from arr_stream.errors import MeasurementFailed
+from benchmarks.live.process import Child, free_port, start_sender, wait_until
+from soaking.sampling import Sample, Sampler, family
 
-_REHEARSED = ("streams", "clients", "models", "keyframe-kill", "break", "query")
-_POLL_SECONDS = 0.05
-_TELL_SECONDS = 30.0
-_SETTLE_SECONDS = 20.0
-_SAMPLE_SECONDS = 1.0
-_REST_SECONDS = 2 * _SAMPLE_SECONDS
-"""Least time of the run between two faults, however fast the stream goes: steady samples are taken there."""
-
-
-def plan_faults(
-    kinds: Sequence[str], *, stream_seconds: float, first_seconds: float, gap_seconds: float, seed: int
-) -> list[tuple[float, str]]:
-    """Faults in an order drawn by the seed, and when each comes: every kind comes once before any comes again.
-
-    Args:
-        kinds: Which there are.
-        stream_seconds: The end of the stream; no fault comes within one gap of it.
-        first_seconds: When the first comes.
-        gap_seconds: Mean time between two; each is drawn from half of it to one and a half.
-        seed: The same plan for the same seed.
-    """
-    draw = random.Random(seed)
-    planned: list[tuple[float, str]] = []
-    waiting: list[str] = []
-    at_seconds = first_seconds
-    while kinds and at_seconds <= stream_seconds - gap_seconds:
-        if not waiting:
-            waiting = draw.sample(sorted(kinds), len(kinds))
-        planned.append((at_seconds, waiting.pop()))
-        at_seconds += gap_seconds * draw.uniform(0.5, 1.5)
-    return planned
+PATIENCE_SECONDS = 90.0
+_CLIP = Path(__file__).resolve().parents[2] / "sample_videos" / "shapes.mp4"
+_PASSING = "lavfi:testsrc2=size=160x96:rate=15"
+_LIGHT = ("keyframes.text=none", "selection.budget=8", "live.stall_seconds=2", "live.policy=latest")
+_WORDS = (["red"], ["green", "blue"], ["circle"])
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER: closing resets the connection."""
 
 
 @dataclass(frozen=True, slots=True)
-class SoakPlan:
-    """What is to be done.
+class Plan:
+    """Length of a soak, mean time between faults, seed of their order, and whether there are any."""
+
+    seconds: float
+    gap_seconds: float = 10.0
+    seed: int = 1
+    faults: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault that was injected: its kind, when, how long until everything worked again, or why it did not."""
+
+    kind: str
+    seconds: float
+    recovery_seconds: float | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A whole soak.
 
     Args:
-        stream_seconds: Length of the main stream.
-        paced: At its own speed, not at the pipeline's.
-        faults: With faults.
-        seed: Decides their order.
-        gap_seconds: Mean time between two, in seconds of the stream.
+        seconds: How long it ran.
+        frames: Processed by the streams that were there throughout.
+        faults, samples: In their order.
+        left: Processes that outlived the server.
+        ended_seconds: What the server took to end when asked to; None if it had to be killed.
     """
 
-    stream_seconds: float
-    paced: bool = False
-    faults: bool = True
-    seed: int = 1
-    gap_seconds: float = 30.0
+    seconds: float
+    frames: int
+    faults: tuple[Fault, ...]
+    samples: tuple[Sample, ...]
+    left: tuple[int, ...]
+    ended_seconds: float | None
 
 
-class Soak:
-    """Faults as they come.
+class Stage:
+    """The running server and what is done to it.
+
+    Args:
+        folder: For the outputs of batches.
 
     Attributes:
-        fault: The one that is going on.
-        survived: Those that have been.
+        fault: The fault in progress.
     """
 
-    def __init__(self, plan: SoakPlan, stage: Stage, clock: WallClock, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.fault: str | None = None
-        self.survived: list[Survived] = []
-        self._plan, self._stage, self._clock, self._say = plan, stage, clock, say
-        self._told_seconds = self._rested_seconds = time.monotonic()
-
-    def run(self, sampler: Sampler) -> None:
-        """Until the stream has been as long as it should."""
-        plan = self._plan
-        planned = plan_faults(
-            list(FAULTS) if plan.faults else [],
-            stream_seconds=plan.stream_seconds,
-            first_seconds=min(plan.gap_seconds, plan.stream_seconds / 4),
-            gap_seconds=plan.gap_seconds,
-            seed=plan.seed,
-        )
-        for at_seconds, kind in planned:
-            self._wait(at_seconds, sampler)
-            self._let(kind, sampler)
-        self._wait(plan.stream_seconds, sampler)
-
-    def look(self) -> tuple[float, str | None, int, int]:
-        """For the sampler."""
-        runners = self._stage.streams.runners
-        dropped = sum(runner.status()["dropped"] for runner in (self._stage.main, self._stage.other))
-        return self._stage.stream_seconds, self.fault, sum(runner.waiting for runner in runners), dropped
-
-    def _wait(self, stream_seconds: float, sampler: Sampler) -> None:
-        frames, moved = -1, time.monotonic()
-        while self._stage.stream_seconds < stream_seconds or time.monotonic() < self._rested_seconds:
-            now = time.monotonic()
-            if self._stage.progress[NAME].frames != frames:
-                frames, moved = self._stage.progress[NAME].frames, now
-            elif now - moved > 60:
-                raise RuntimeError(f"no frame for a minute: {self._stage.main.status()}")
-            if now - self._told_seconds > _TELL_SECONDS:
-                self._tell(sampler)
-            time.sleep(_POLL_SECONDS)
-
-    def _let(self, kind: str, sampler: Sampler) -> None:
-        began = self._stage.stream_seconds, round(sampler.run_seconds, 2)
-        self.fault = kind
-        seconds, problem = None, None
+        self._folder, self._batches, self._clusters = folder, 0, "slic"
+        self.sender = start_sender(free_port(), size_wh=(160, 96))
+        port = free_port()
+        sources = [f"{self.sender.address}/live.ts", f"loop:{_CLIP}"]
+        settings = [word for value in _LIGHT for word in ("--set", value)]
+        command = ["-m", "arr_stream", "serve", *sources, "--port", str(port), "--allow", "lavfi:*", "--query", "red"]
+        self.server = Child([*command, *settings], port)
         try:
-            seconds = round(survive(kind, self._stage, self._clock), 3)
-        except NotSurvived as exc:
-            problem = str(exc)
-        self.fault = None
-        self._rested_seconds = time.monotonic() + _REST_SECONDS
-        self.survived.append(Survived(kind, round(began[0], 2), began[1], seconds, problem))
-        told = f"recovered after {seconds:.2f} s" if seconds is not None else f"NOT SURVIVED: {problem}"
-        self._say(f"{began[0]:7.0f} s of stream: {kind}: {told}")
+            self.server.wait_ready()
+            self.until(lambda: len(self.frames()) == 2 and min(self.frames().values()) > 30, "frames of both streams")
+        except BaseException:
+            self.close()
+            raise
 
-    def _tell(self, sampler: Sampler) -> None:
-        self._told_seconds = time.monotonic()
-        if sampler.samples:
-            last = sampler.samples[-1]
-            self._say(
-                f"{last.stream_seconds:7.0f} s of stream: {last.own_mb:.0f} MB, {last.all_mb:.0f} with workers, "
-                f"{last.handles} handles, {last.threads} threads, {self._stage.alerts} alerts, "
-                f"{self._stage.posts} posts"
-            )
+    def close(self) -> None:
+        self.server.kill()
+        self.sender.kill()
+
+    def frames(self) -> dict[str, int]:
+        """Return the frames processed, by stream."""
+        return {status["id"]: status["frames"] for status in self.server.get_json("/api/streams")}
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for a condition.
+
+        Raises:
+            MeasurementFailed: It did not hold in time.
+        """
+        wait_until(condition, what, PATIENCE_SECONDS)
+
+    def go_on(self) -> None:
+        """Wait until both streams have processed a second of further frames."""
+        before = self.frames()
+        self.until(lambda: all(self.frames()[name] >= before[name] + 30 for name in ("s1", "s2")), "further frames")
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(self.server.address + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def kill_sender(self) -> None:
+        """Kill the HTTP server of the first stream and start it again."""
+        self.sender.kill()
+        self.until(lambda: self._state("s1") == "reconnecting", "attempts to reconnect")
+        self.sender = start_sender(self.sender.port, size_wh=(160, 96))
+        self.until(lambda: self._state("s1") == "live", "the connection")
+
+    def _state(self, name: str) -> str:
+        return str(self.server.get_json(f"/api/streams/{name}")["state"])
+
+    def kill_workers(self) -> None:
+        """Kill every keyframe worker of the server."""
+        killed = family(self.server.pid)
+        for pid in killed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.until(lambda: len(set(family(self.server.pid)) - set(killed)) >= 1, "another worker")
+
+    def ask(self) -> None:
+        """Change the query of a stream."""
+        self._call("PUT", "/api/streams/s1/query", {"texts": random.choice(_WORDS)})
+
+    def reconfigure(self) -> None:
+        """Change a stream's keyframe model, which replaces its workers."""
+        self._clusters = "slic" if self._clusters == "grid" else "grid"
+        self._call("PATCH", "/api/streams/s2", {"settings": {"keyframes.clusters": self._clusters}})
+
+    def pass_by(self) -> None:
+        """Add a stream, wait for its frames, and remove it."""
+        name = self._call("POST", "/api/streams", {"source": _PASSING, "query": ["blue"]})["id"]
+        self.until(lambda: self.frames()[name] > 20, "frames of the added stream")
+        self._call("DELETE", f"/api/streams/{name}")
+        self.until(lambda: name not in self.frames(), "its removal")
+
+    def vanish(self) -> None:
+        """Connect clients that begin to read and reset the connection, or never read."""
+        clients = []
+        for path in ("/api/streams/s1/video.mjpeg", "/api/streams/s2/video.mjpeg", "/api/streams/s1/records"):
+            client = socket.create_connection(("127.0.0.1", self.server.port), timeout=10)
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.server.port}\r\n\r\n".encode())
+            clients.append(client)
+        clients[0].recv(65_536)
+        time.sleep(0.5)
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            client.close()
+
+    def batch(self) -> None:
+        """Kill a batch in the middle and run it again to its end.
+
+        Raises:
+            MeasurementFailed: The second run failed.
+        """
+        self._batches += 1
+        out = self._folder / f"batch-{self._batches}"
+        command = [sys.executable, "-m", "arr_stream", "batch", str(_CLIP), "-o", str(out), "--quiet", "--query", "red"]
+        command += ["--set", "keyframes.text=none", "--budget", "8"]
+        with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as first:
+            time.sleep(3.0)
+            with suppress(ProcessLookupError):
+                os.killpg(first.pid, signal.SIGKILL)
+        again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+        if again.returncode != 0:
+            raise MeasurementFailed(f"the batch ended with {again.returncode}: {again.stderr[-300:]}")
 
 
-def soak(plan: SoakPlan, folder: Path, say: Callable[[str], None]) -> Outcome:
-    """A rehearsal, so that what libraries keep for good is there, and then the soak.
+FAULTS: dict[str, Callable[[Stage], None]] = {
+    "sender-kill": Stage.kill_sender,
+    "worker-kill": Stage.kill_workers,
+    "query": Stage.ask,
+    "model": Stage.reconfigure,
+    "stream": Stage.pass_by,
+    "clients": Stage.vanish,
+    "batch-kill": Stage.batch,
+}
+"""Every kind of fault, and what injects it."""
+
+
+def soak(plan: Plan, folder: Path, say: Callable[[str], None]) -> Outcome:
+    """Run a soak: every kind of fault comes once, in an order drawn by the seed, before any comes again.
 
     Args:
-        plan: What is to be done.
-        folder: For files that nobody needs afterwards; it is there.
-        say: Told how it goes.
+        plan: What to do.
+        folder: For outputs that nobody needs afterwards.
+        say: Receives progress messages.
     """
-    clock = WallClock()
-    with clock.installed():
-        _rehearse(folder / "rehearsal", clock, say)
-        before = _settled(None)
-        place = folder / "soak"
-        place.mkdir()
-        with staged(place, paced=plan.paced) as stage:
-            run = Soak(plan, stage, clock, say)
-            sampler = Sampler(_SAMPLE_SECONDS, run.look)
-            try:
-                run.run(sampler)
-            finally:
-                sampler.close()
-            stream_seconds, run_seconds = stage.stream_seconds, sampler.run_seconds
-        after = _settled(before)
-    return Outcome(
-        seed=plan.seed,
-        stream_seconds=stream_seconds,
-        run_seconds=run_seconds,
-        frames=stage.progress[NAME].frames,
-        records=_count_records(place, stage.main.id),
-        faults=tuple(run.survived),
-        samples=tuple(sampler.samples),
-        before=before,
-        after=after,
-        failures=tuple(stage.failures),
-    )
+    stage, order, waiting = Stage(folder), random.Random(plan.seed), list[str]()
+    faults: list[Fault] = []
+    sampler = Sampler(stage.server.pid, lambda: stage.fault)
+    try:
+        due = plan.gap_seconds
+        while sampler.seconds < plan.seconds:
+            time.sleep(0.1)
+            if not plan.faults or sampler.seconds < due:
+                continue
+            waiting = waiting or order.sample(sorted(FAULTS), len(FAULTS))
+            faults.append(_injected(stage, waiting.pop(), sampler))
+            say(f"{faults[-1].seconds:6.0f} s: {faults[-1].kind}: {faults[-1].problem or 'recovered'}")
+            due = sampler.seconds + plan.gap_seconds
+        frames, seconds = sum(stage.frames().values()), sampler.seconds
+        workers = family(stage.server.pid)
+    finally:
+        sampler.close()
+        try:
+            ended: float | None = stage.server.end()
+        except MeasurementFailed:
+            ended = None
+        stage.close()
+    left = tuple(pid for pid in workers if Path(f"/proc/{pid}").exists())
+    return Outcome(round(seconds, 1), frames, tuple(faults), tuple(sampler.samples), left, ended)
 
 
-def _rehearse(folder: Path, clock: WallClock, say: Callable[[str], None]) -> None:
-    folder.mkdir()
-    with staged(folder) as stage:
-        for kind in _REHEARSED:
-            survive(kind, stage, clock)
-    say("rehearsal over")
-
-
-def _settled(before: Held | None) -> Held:
-    """What is held once threads that are ending have ended."""
-    held, deadline = Held.now(), time.monotonic() + _SETTLE_SECONDS
-    while time.monotonic() < deadline:
-        if before is not None and held == before:
-            break
-        time.sleep(0.5)
-        again = Held.now()
-        if before is None and again == held:
-            break
-        held = again
-    return held
-
-
-def _count_records(folder: Path, stream: str) -> int:
-    """Lines of frames in the records of a stream."""
-    count = 0
-    for path in folder.glob(f"records-{stream}-*.jsonl"):
-        with path.open() as lines:
-            count += sum('"type":"frame"' in line[:40].replace(" ", "") for line in lines)
-    return count
+def _injected(stage: Stage, kind: str, sampler: Sampler) -> Fault:
+    began, problem, recovery = sampler.seconds, "", None
+    stage.fault = kind
+    try:
+        FAULTS[kind](stage)
+        stage.go_on()
+        recovery = round(sampler.seconds - began, 2)
+    except (MeasurementFailed, OSError, subprocess.TimeoutExpired) as exc:
+        problem = f"{type(exc).__name__}: {exc}"
+    stage.fault = None
+    return Fault(kind, round(began, 1), recovery, problem)

@@ -1,14 +1,11 @@
-"""The camera of the soak: real packets through the real decoder, at the pace of whoever takes the frames."""
+"""A camera that tests disturb: real packets through the real decoder."""
 
 from __future__ import annotations
 
 import errno
 import io
-import random
-import threading
 import time
 import weakref
-from collections.abc import Callable
 
 import av
 import av.error
@@ -21,42 +18,31 @@ from arr_stream.sources.live.camera import camera_problem
 from arr_stream.sources.live.connection import Interrupt, OnState
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.sources.live.source import LiveSource
-from soaking.footage import FPS, Broadcast, Footage
+from tests.endless_footage import FPS, Broadcast, Footage
 
-NAME = "soak camera"
-SIZES_WH = ((160, 120), (192, 144))
+NAME = "camera"
+SIZE_WH = (160, 120)
 
-_PACKET_BYTES = 188
-_MOST_WAITING = 4
 _POLL_SECONDS = 0.02
 
 
 class Feed:
-    """A source that can be disturbed from any thread.
+    """Source of 30 pictures a second that can be disturbed from any thread.
 
     Args:
-        waiting: Frames that wait to be processed; the source gives no more while there are several.
-        paced: Give them at their own speed instead, whether or not anybody takes them.
+        paced: Send at 30 a second; else as fast as the pictures are read.
 
     Attributes:
         stalled: Send nothing.
         away: There is no such camera.
-        corrupt: Share of the packets that are damaged.
-        hurrying: The pace is that of the clock for now, although it is the pipeline's otherwise.
-        taken: Set by whoever has processed a frame.
     """
 
-    def __init__(self, waiting: Callable[[], int], *, paced: bool = False) -> None:
-        self.stalled = self.away = self.hurrying = False
-        self.corrupt = 0.0
-        self.taken = threading.Event()
-        self._waiting, self._paced = waiting, paced
-        self._footage = [Footage(size_wh, seed=3 * k) for k, size_wh in enumerate(SIZES_WH)]
-        self._size = 0
+    def __init__(self, *, paced: bool = False) -> None:
+        self.stalled = self.away = False
+        self._paced = paced
         self._wires: weakref.WeakSet[_Wire] = weakref.WeakSet()
-        self._commands: list[Callable[[Broadcast], None]] = []
-        self._broadcast = Broadcast(self._footage[0])
-        self._random = random.Random(5)
+        self._leaps: list[float] = []
+        self._broadcast = Broadcast(Footage(SIZE_WH))
         self._due = time.monotonic()
 
     def open(self, settings: Settings, on_state: OnState, interrupt: Interrupt | None = None) -> Source:
@@ -75,15 +61,8 @@ class Feed:
             wire.error = number
 
     def leap(self, seconds: float) -> None:
-        """The source's own clock is set."""
-        self._commands.append(lambda broadcast: broadcast.leap(seconds))
-
-    def resize(self) -> int:
-        """The next pictures have another size; its index in `SIZES_WH`."""
-        self._size = 1 - self._size
-        footage = self._footage[self._size]
-        self._commands.append(lambda broadcast: broadcast.show(footage))
-        return self._size
+        """Set the source's own clock forward or back."""
+        self._leaps.append(seconds)
 
     def next(self, interrupt: Interrupt) -> bytes:
         """The packets of the next picture, when it is time for them; none once the wait is over."""
@@ -95,32 +74,19 @@ class Feed:
         return b""
 
     def _ready(self, interrupt: Interrupt) -> bool:
-        if self._paced or self.hurrying:
-            now = time.monotonic()
-            if now < self._due:
-                interrupt.wait(min(_POLL_SECONDS, self._due - now))
-                return False
-            self._due = max(self._due + 1 / FPS, now - 1.0)
+        if not self._paced:
             return True
-        if self._waiting() < _MOST_WAITING:
-            return True
-        self.taken.clear()
-        self.taken.wait(_POLL_SECONDS)
-        return False
+        now = time.monotonic()
+        if now < self._due:
+            interrupt.wait(min(_POLL_SECONDS, self._due - now))
+            return False
+        self._due = max(self._due + 1 / FPS, now - 1.0)
+        return True
 
     def _made(self) -> bytes:
-        while self._commands:
-            self._commands.pop(0)(self._broadcast)
-        data = self._broadcast.next()
-        return data if not self.corrupt else self._damaged(data)
-
-    def _damaged(self, data: bytes) -> bytes:
-        damaged = bytearray(data)
-        for start in range(0, len(damaged), _PACKET_BYTES):
-            if self._random.random() < self.corrupt:
-                for _ in range(8):
-                    damaged[start + self._random.randrange(_PACKET_BYTES)] ^= 1 << self._random.randrange(8)
-        return bytes(damaged)
+        while self._leaps:
+            self._broadcast.leap(self._leaps.pop(0))
+        return self._broadcast.next()
 
     def connect(self, interrupt: Interrupt, seconds: float) -> InputContainer:
         """A new connection, as FFmpeg has it.
@@ -168,7 +134,7 @@ class _Wire(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if self.error:
-            raise OSError(self.error, "the soak cut the connection")
+            raise OSError(self.error, "the test cut the connection")
         if not self._left:
             self._left = self._feed.next(self._interrupt)
         if not self._left and self._interrupt.late:

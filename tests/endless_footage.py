@@ -56,10 +56,6 @@ class Broadcast:
         self._number = 0
         self._begin()
 
-    def show(self, footage: Footage) -> None:
-        """Go on with other pictures, such as larger ones; from their first on."""
-        self._footage, self._number = footage, 0
-
     def leap(self, seconds: float) -> None:
         """The stream's own clock is set, forward or back."""
         self.seconds = max(0.0, self.seconds + seconds)

@@ -17,14 +17,14 @@ from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeReques
 from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, standard_generator, worker_groups
 from arr_stream.types import Clusters, Embedding
 
-ORDERS_VARIABLE = "ARR_STREAM_SOAK_ORDERS"
+ORDERS_VARIABLE = "ARR_STREAM_TEST_ORDERS"
 ORDERS = ("raise", "memory", "nan", "hang")
 """What the next keyframe does, when a file of this name lies in the folder that the variable names."""
 
 _MORE_THAN_THERE_IS = 1 << 46
 
 
-class SoakedWorkers(KeyframeWorkers):
+class DisturbedWorkers(KeyframeWorkers):
     """`KeyframeWorkers` with generators that take orders."""
 
     def __init__(self, settings: Settings) -> None:
@@ -32,7 +32,7 @@ class SoakedWorkers(KeyframeWorkers):
             KeyframeWorker(
                 settings,
                 parts=parts,
-                factory="soaking.keyframes:make_disturbed",
+                factory="tests.faulty_keyframes:make_disturbed",
                 timeout_seconds=settings.keyframes.timeout_seconds,
             )
             for parts in worker_groups(settings)
@@ -70,7 +70,7 @@ class _Disturbed:
 def _disturbed(order: str, usual: Job) -> tuple[PartValue, str]:
     match order:
         case "raise":
-            raise ArithmeticError("the soak told it to")
+            raise ArithmeticError("the test told it to")
         case "memory":
             np.ones(_MORE_THAN_THERE_IS, np.uint8)
         case "hang":
