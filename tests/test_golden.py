@@ -278,7 +278,6 @@ REST: tuple[tuple[str, str, object], ...] = (
     ("GET", "/healthz", None),
     ("GET", "/metrics", None),
     ("GET", "/api/info", None),
-    ("GET", "/api/clips", None),
     ("GET", "/api/streams", None),
     ("POST", "/api/streams", {"source": "/etc/passwd"}),
     ("POST", "/api/streams", {"no": "source"}),
@@ -287,6 +286,8 @@ REST: tuple[tuple[str, str, object], ...] = (
     ("PATCH", "/api/streams/s1", {"name": "second", "preset": "frugal", "settings": {"selection.budget": 7}}),
     ("PATCH", "/api/streams/s1", {"settings": {"keyframes.interval": 0}}),
     ("PUT", "/api/streams/s1/example", None),
+    ("PUT", "/api/streams/s1/rules", {"rules": ["relevance > 0.6  for 2s"]}),
+    ("PUT", "/api/streams/s1/rules", {"rules": ["relevance > 6"]}),
     ("POST", "/api/streams/s1/gaze", {"points": [[0.5, 0.5]]}),
     ("POST", "/api/streams/s1/questions", {"question": "What is red?"}),
     ("GET", "/api/streams/s1/answers", None),
@@ -321,7 +322,7 @@ def stable_answer(answer: httpx.Response) -> str:
     elif "ndjson" in kind:
         content = [sorted(json.loads(line).keys() - {"quality"}) for line in answer.text.splitlines()]
     elif "/metrics" in str(answer.url):
-        content = [line for line in answer.text.splitlines() if line.startswith("# TYPE")]
+        content = [line for line in answer.text.splitlines() if line.startswith("# TYPE arr_stream")]
     return f"{answer.status_code} {kind} {json.dumps(content)}"
 
 
