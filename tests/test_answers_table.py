@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
+
 from arr_stream.config import Settings
 from arr_stream.selection.budget import budget_tokens
-from benchmarks.answers.long import dialogue_answers, memory_answers
 from benchmarks.answers.pictures import scaled_wh
 from benchmarks.answers.table import PICTURE_SIZES, measure
 
@@ -49,17 +49,6 @@ def test_kinds_that_punish_every_choice_stand_apart(settings: Settings) -> None:
     (row,) = report.tables[0].rows
     apart = [outcome for outcome in report.outcomes if outcome.kind in ("presence", "count", "total", "still")]
     assert apart and row[1] == len(report.outcomes) - len(apart)
-
-
-def test_a_small_memory_is_filled_in_both_ways(settings: Settings) -> None:
-    report = memory_answers({"ours": settings}, clips=4, seconds=6, context_tokens=400)
-    assert {outcome.method for outcome in report.outcomes} == {"ours", "uniform"}
-    assert all(outcome.tokens < 400 for outcome in report.outcomes)
-
-
-def test_the_same_is_asked_about_with_feedback_and_without(settings: Settings) -> None:
-    report = dialogue_answers(settings, clips=1)
-    assert {outcome.method for outcome in report.outcomes} == {"feedback on", "feedback off"}
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 11, 22, 55, 220])

@@ -45,12 +45,6 @@ class Purpose(StrEnum):
     training = "training"
 
 
-class AnswerPart(StrEnum):
-    choices = "choices"
-    memory = "memory"
-    dialogue = "dialogue"
-
-
 class Kind(StrEnum):
     davis = "davis"
     samples = "samples"
@@ -109,7 +103,6 @@ def answers(
     crowded: Annotated[int, typer.Option(min=0, help="Pictures of eight things and more, six questions each.")] = 100,
     clips: Annotated[int, typer.Option(min=0, help="Clips, six questions each.")] = 100,
     budget: Annotated[list[str] | None, typer.Option(help="Shares of the tokens (100%, 50%, 25%, 10%, 5%).")] = None,
-    part: Annotated[AnswerPart, typer.Option(help="choices, memory (clips of 60 s) or dialogue.")] = AnswerPart.choices,
     way: Annotated[
         list[str] | None,
         typer.Option(help="Another way of ours: 'NAME KEY=VALUE ...', such as 'prune vlm.mode=prune'."),
@@ -129,7 +122,6 @@ def answers(
 
     from arr_stream.threads import torch_threads
     from arr_stream.vlm import answering
-    from benchmarks.answers.long import dialogue_answers, memory_answers
     from benchmarks.answers.table import SHARES, measure
 
     fixed = {"vlm.model": model}
@@ -138,12 +130,7 @@ def answers(
     shares = list(dict.fromkeys(budget or SHARES))
     told: Any = {"purpose": purpose.value, "progress": say}
     with torch_threads(threads):
-        if part is AnswerPart.memory:
-            report = memory_answers(ways, clips=clips, **told)
-        elif part is AnswerPart.dialogue:
-            report = dialogue_answers(ways["ours"], clips=clips, **told)
-        else:
-            report = measure(ways, pictures=pictures, crowded=crowded, clips=clips, shares=shares, **told)
+        report = measure(ways, pictures=pictures, crowded=crowded, clips=clips, shares=shares, **told)
     show(report, as_json=as_json)
 
 

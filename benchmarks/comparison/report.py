@@ -106,8 +106,6 @@ _MOVING_GIVEN: dict[FootageKind, str] = {
     "webcam": "what else moves is not told",
     "tracks": "each clip begins with the first frame of its object",
 }
-CO_LOCATED = ("difference", "evs", "evs-per-frame", "dtd-pixel", "dtd-feature", "dtd-relative")
-"""Keys of the rules that compare a cell with the same place on the frame before."""
 
 _SHARES = (
     "ours +: by how much ours covers more of the object, and on how many clips; object, moving: share of its pixels "
@@ -321,7 +319,7 @@ def _cameras(report: CompareReport, kind: FootageKind) -> ResultTable | None:
         tuple(lines),
         note=f"{counts}: {scenes}; {_MOVING_GIVEN[kind]}. Share of what moves in fine cells, without any query; "
         f"{_BEST}. "
-        f"{_co_located(lines) if same else ''} {_leaders(gaps)}".strip().replace("  ", " "),
+        f"{_leaders(gaps)}".strip(),
     )
 
 
@@ -340,20 +338,6 @@ def _gaps(
         for camera, theirs, own in zip(CAMERAS, moving, ours, strict=True)
         if theirs is not None and own is not None
     ]
-
-
-def _co_located(lines: Sequence[tuple[Value, ...]]) -> str:
-    """Which of the rules that compare a cell with the same place before lose nothing where the camera moves."""
-    names = tuple(RULES[key].name for key in CO_LOCATED)
-    # What shows nothing under a still camera has nothing to lose.
-    found = [line for line in lines if str(line[1]).startswith(names) and line[2] != 0]
-    verdicts = []
-    for place, what in ((-2, "panning"), (-1, "shaking")):
-        known = [(f"{line[1]} at {line[0]}", line[place]) for line in found]
-        unharmed = [name for name, lost in known if isinstance(lost, float) and lost <= 0]
-        if any(isinstance(lost, float) for _, lost in known):
-            verdicts.append(f"Co-located rules that lose nothing by {what}: {', '.join(unharmed) or 'none'}.")
-    return " ".join(verdicts)
 
 
 def _text(report: CompareReport, kind: FootageKind) -> ResultTable | None:

@@ -11,11 +11,9 @@ from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
 from arr_stream.consumer import total_ms
 from arr_stream.errors import InvalidSetting, MeasurementFailed
-from arr_stream.evaluation.timing import Timing, timed
+from arr_stream.evaluation.timing import Timing
 from benchmarks.live.browser import (
     CAMERA_ARGUMENTS,
     CAMERA_SCRIPT,
@@ -115,7 +113,6 @@ _LEAST_SHARE = 29 / 30
 
 _LEAST_KEYFRAME_SECONDS = 30.0
 _MOST_RECORDS = 900
-_STEADY_ROUNDS = 300
 _QUIET_AGE = 15
 """So many frames after it was asked for, a keyframe is done: what slows frames from then on is something else."""
 
@@ -145,7 +142,6 @@ def measure_four(plan: LivePlan) -> list[Figure]:
 def measure_keyframes(plan: LivePlan) -> list[Figure]:
     """The time that each frame takes while keyframes are made in the background, from the records."""
     seconds = max(plan.seconds, _LEAST_KEYFRAME_SECONDS)
-    steady_ms = Timing.of(_steady_load_ms())
     with (
         live_server(counters=[30], settings=plan.settings) as (server, _),
         chromium() as browser,
@@ -168,26 +164,8 @@ def measure_keyframes(plan: LivePlan) -> list[Figure]:
         Figure(part, "frame latency, p99", latencies_ms.p99, "ms"),
         Figure(part, "p99 / median", latencies_ms.p99 / latencies_ms.median, "times", 2.0),
         Figure(part, "p99 / median, while none is made", quiet_ms.p99 / latencies_ms.median, "times"),
-        Figure(
-            part,
-            "p99 / median of a load that is always the same, just before",
-            steady_ms.p99 / steady_ms.median,
-            "times",
-        ),
         Figure(part, f"keyframes in {len(records)} frames", float(made), ""),
     ]
-
-
-def _steady_load_ms() -> list[float]:
-    """Times of what takes the same each time, once a frame of a camera, but for what else the machine does."""
-    values = np.random.default_rng(0).random((500, 500), np.float32)
-    times_ms: list[float] = []
-    for _ in range(_STEADY_ROUNDS):
-        with timed(times_ms):
-            for _ in range(20):
-                np.sqrt(values + 1, out=values)
-        time.sleep(1 / 30)
-    return times_ms
 
 
 def _processed_fps(counters: Sequence[float], plan: LivePlan, seconds: float, *, watched: bool = True) -> list[float]:

@@ -190,11 +190,6 @@ def _ahead_of_rules(title: str, share: str) -> Callable[[Record], float | None]:
     return value
 
 
-def _by_memory(record: Record) -> float | None:
-    found = right_answers(record, "2048 tokens")
-    return found["ours"]["25%"] - found["uniform"]["25%"] if found else None
-
-
 def figure_of(record: Record, title: str, heading: str, *keys: Value) -> float | None:
     """A figure of the section's table of that title, of the row that begins with the keys; None where it is not
     there."""
@@ -370,7 +365,6 @@ TARGETS: tuple[Target, ...] = (
     Target("Right answers, 25%: ahead of the best rule by", "answers", 0.05, _ahead_of_rules("pictures", "25%")),
     Target("Right answers, 10%: ahead of the best rule by", "answers", 0.10, _ahead_of_rules("pictures", "10%")),
     Target("The same with eight things and more, 10%", "answers", 0.10, _ahead_of_rules("crowded pictures", "10%")),
-    Target("What is gone after a minute: ahead of even cells in the same memory by", "watching", 0.15, _by_memory),
     *(
         Target(
             f"A mask carried over {frames} frames, DAVIS (tuned on it): mean IoU",

@@ -17,7 +17,7 @@ from soaking.verdicts import judge, slopes, verdict_table
 def main() -> int:
     """Run a soak and return 1 if a verdict is bad."""
     parser = argparse.ArgumentParser(prog="scripts/soak", description="Runs the server and batches under faults.")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long [10]")
+    parser.add_argument("--minutes", type=float, default=15.0, help="how long [15]")
     parser.add_argument("--gap", type=float, default=10.0, help="seconds from the end of a fault to the next [10]")
     parser.add_argument("--seed", type=int, default=1, help="of the order of faults [1]")
     parser.add_argument("--faults", action=argparse.BooleanOptionalAction, default=True, help="inject faults")
