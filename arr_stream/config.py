@@ -49,6 +49,7 @@ class SourceSettings(_Section):
         "auto",
         description="matrix of video that names none; `auto`: `bt709` from 1280 wide or 720 high on, else `bt601`",
     )
+    stride: int = Field(1, ge=1, description="of a file or pictures, take every Nth frame")
     stop_at_damage: bool = Field(
         False, description="end at the first packet or picture that cannot be decoded, instead of skipping it"
     )
@@ -274,6 +275,7 @@ class LiveSettings(_Section):
     retry_seconds: float = Field(0.5, gt=0, description="pause before the second attempt; each further one is doubled")
     longest_retry_seconds: float = Field(2.0, gt=0, description="longest pause between attempts")
     give_up_seconds: float = Field(0.0, ge=0, description="end after so long without a picture; 0: never")
+    max_streams: int = Field(8, ge=1, le=64, description="most streams of `serve`")
     adapt: bool = Field(True, description="lower quality under load to hold the frame rate, and restore it after")
 
 
@@ -285,6 +287,11 @@ class RecordSettings(_Section):
 
 
 class VideoSettings(_Section):
+    view: str = Field(
+        "patches",
+        description="what annotated videos and the window show: `source`, `patches`, `relevance`, `clusters`, `flow`, "
+        "`text`, `history` or `channel:NAME`",
+    )
     crf: int = Field(23, ge=0, le=51, description="H.264 quality, lower is better and larger")
     preset: str = Field("veryfast", description="x264 speed preset")
     dim: Unit = Field(0.35, description="brightness of what was not chosen")

@@ -11,7 +11,7 @@ They form one tree; each class has its own exit code, so that scripts can distin
     |   +-- NoImages                    14   a folder or glob without pictures
     |   +-- SourceDamaged               15   frames are lost or unreliable, or the end is missing; the rest is kept
     |   +-- SourceTooLarge              16   more pixels a frame than the limit
-    |   +-- NothingInRange              18   --start, --end or --stride leave no frame
+    |   +-- NothingInRange              18   --start and --end leave no frame
     |   +-- SourceChanged               87   not the source of the records
     |   +-- LiveSourceError
     |       +-- CameraNotFound          90   no such camera, or none at all
@@ -93,6 +93,12 @@ class ArrStreamError(Exception):
         self.remedy = None if remedy is None else _line(remedy, _LONGEST_REMEDY)
         self.message = _line(message, _LONGEST_LINE - (len(self.remedy) + 2 if self.remedy else 0))
         super().__init__(f"{self.message}; {self.remedy}" if self.remedy else self.message)
+
+    def rename(self, setting: str, option: str) -> None:
+        """Replace the name of a setting, or `setting=`, by that of the option that the user typed."""
+        remedy = self.remedy and self.remedy.replace(setting, option)
+        message = self.message.replace(f"{setting}=", f"{option} ").replace(setting, option)
+        ArrStreamError.__init__(self, message, remedy=remedy)
 
 
 def _line(text: str, longest: int) -> str:

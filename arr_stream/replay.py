@@ -73,7 +73,8 @@ class Recording:
             )
         if provenance.realtime:
             raise NotReplayable(
-                f"{self.path}: made in real time, where no two runs are the same", remedy="run without --realtime"
+                f"{self.path}: made in real time, where no two runs are the same",
+                remedy="run `arr-stream process` on the file",
             )
         if provenance.question is not None:
             raise NotReplayable(

@@ -362,7 +362,7 @@ def open(
     video_stream: int | None = None,
     start_seconds: float | None = None,
     end_seconds: float | None = None,
-    stride: int = 1,
+    stride: int | None = None,
     max_frames: int | None = None,
     models: Models | None = None,
 ) -> Stream:
@@ -381,7 +381,8 @@ def open(
         settings: All other settings; `Settings.load(preset)` reads a preset.
         gaze_csv: Gaze samples (`pts_seconds,x,y`).
         realtime: Play at the source's own speed, dropping frames if processing is too slow.
-        video_stream, start_seconds, end_seconds, stride, max_frames: Range of frames to read.
+        video_stream, start_seconds, end_seconds, stride, max_frames: Range of frames to read; `stride` overrides the
+            settings.
         models: Loaded models, by `Models.load(settings)`; for many sources one after the other.
 
     Returns:
@@ -407,6 +408,7 @@ def open(
     if example is not None:
         asked.append(example if isinstance(example, ExampleQuery) else load_example(example))
     reading: Reading | None = None
+    stride = settings.source.stride if stride is None else stride
     # OpenCV's habit; the resulting error explains how to read cameras.
     source = f"camera:{source}" if isinstance(source, int) else source
     if isinstance(source, str | Path):

@@ -68,14 +68,14 @@ def test_an_answer_on_standard_output_in_records_and_in_the_video(ask: Ask, tmp_
 @pytest.mark.parametrize("mode", ["sparse", "prune", "weight"])
 def test_every_mode_answers(ask: Ask, mode: str, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    assert ask("--mode", mode, "--patches", path)[0] == 0
+    assert ask("--set", f"vlm.mode={mode}", "--patches", path)[0] == 0
     cells = read_answers(path)[0].visual_tokens
     # Three blocks of 30 cells where all are kept, fewer where they are chosen.
     assert cells == 90 if mode == "weight" else 8 <= cells <= 24
 
 
 def test_running_answers_bear_their_time(ask: Ask) -> None:
-    code, out, _ = ask("--every", 0.9, "--fps", 10)
+    code, out, _ = ask("--every", 0.9, "--set", "vlm.fps=10")
     assert code == 0
     assert [line.split("]")[0] for line in out.splitlines() if line.startswith("[")] == ["[0.9 s", "[1.8 s"]
 
@@ -99,7 +99,7 @@ def test_the_last_seconds_alone(ask: Ask, tmp_path: Path) -> None:
 
 def test_frames_as_pictures_and_a_dialogue_that_is_kept(ask: Ask, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    arguments = ("--set", "vlm.media=image", "--keep-dialogue", "--every", 0.5, "--patches", path)
+    arguments = ("--set", "vlm.media=image", "--set", "vlm.keep_dialogue=true", "--every", 0.5, "--patches", path)
     assert ask(*arguments)[0] == 0
     answers = read_answers(path)
     assert len(answers) == 3
@@ -109,25 +109,18 @@ def test_frames_as_pictures_and_a_dialogue_that_is_kept(ask: Ask, tmp_path: Path
 def test_a_small_context_is_rebuilt_and_never_exceeded(ask: Ask, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     small = ("--set", "vlm.context_tokens=128", "--set", "selection.novelty=off")
-    code, _, err = ask("--fps", 10, *small, "--patches", path)
+    code, _, err = ask("--set", "vlm.fps=10", *small, "--patches", path)
     assert code == 0, err
     assert max(feeding["memory_tokens"] for feeding in fed(path)) <= 128
     assert any(feeding["rebuilt"] == "budget" for feeding in fed(path))
 
 
 def test_progress_and_answers_for_programs_and_the_same_once_more(ask: Ask) -> None:
-    code, out, err = ask("--log-json")
+    code, out, err = ask("--log=json")
     events = [json.loads(line) for line in err.splitlines()]
     (answer,) = [event for event in events if event["event"] == "answer"]
     assert code == 0 and answer["text"].strip() == out.strip() != ""
-    assert ask("--quiet") == (0, out, "")
-
-
-def test_at_the_source_s_own_speed(ask: Ask, tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    code, _, err = ask("--realtime", "--every", 0.5, "--patches", path)
-    assert code == 0, err
-    assert read_answers(path)
+    assert ask("--log=quiet") == (0, out, "")
 
 
 @pytest.mark.parametrize(
@@ -137,8 +130,8 @@ def test_at_the_source_s_own_speed(ask: Ask, tmp_path: Path) -> None:
         (("--every", -1), 51, "above 0"),
         (("--last", 0), 51, "above 0"),
         (("--last", 1, "--start", 1), 51, "one or the other"),
-        (("--every", 0.1), 51, "--fps"),
-        (("--mode", "telepathy"), 51, "--mode"),
+        (("--every", 0.1), 51, "vlm.fps"),
+        (("--set", "vlm.mode=telepathy"), 51, "vlm.mode"),
         (("-o", "same.mp4", "--patches", "same.mp4"), 21, "named twice"),
         (("--set", "vlm.attention_layer=99"), 51, "layers"),
     ],
@@ -147,7 +140,7 @@ def test_wrong_options_end_with_one_line(
     refused: Refused, clip: Path, tiny_qwen: Path, arguments: tuple[object, ...], expected: int, said: str
 ) -> None:
     model = ("--model", tiny_qwen, "--budget", 8, *QUICK)
-    refused(expected, said, "ask", clip, QUESTION, *model, "--quiet", *arguments)
+    refused(expected, said, "ask", clip, QUESTION, *model, "--log=quiet", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -155,29 +148,28 @@ def test_wrong_options_end_with_one_line(
     [("  ", 30, "empty"), ("what \udcff is", 51, "UTF-8"), ("why " * 400, 66, "context")],
 )
 def test_questions_that_cannot_be_asked(ask: Ask, question: str, expected: int, said: str) -> None:
-    code, _, err = ask("--quiet", "-q", "red", "--set", "vlm.context_tokens=256", question=question)
+    code, _, err = ask("--log=quiet", "-q", "red", "--set", "vlm.context_tokens=256", question=question)
     assert code == expected and said in err.splitlines()[-1]
 
 
 def test_more_cells_than_the_context_holds(refused: Refused, tiny_qwen: Path, tmp_path: Path) -> None:
     wide = write_video(tmp_path / "wide.mp4", moving_frames(3, (384, 256)), fps=10)
     small = ("--budget", 90, "--set", "vlm.context_tokens=64")
-    refused(66, "--budget", "ask", wide, QUESTION, "--model", tiny_qwen, "--quiet", *small, *QUICK)
+    refused(66, "--budget", "ask", wide, QUESTION, "--model", tiny_qwen, "--log=quiet", *small, *QUICK)
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected", "said"),
     [
-        (("--model", "no/such-model"), 60, "--download"),
+        (("--model", "no/such-model"), 60, "models.download"),
         (("--endpoint", "http://127.0.0.1:9/v1"), 51, "--model"),
         ((*NOBODY, "--model", "x"), 67, "127.0.0.1:9"),
         (("--endpoint", "gopher://x"), 51, "http"),
-        (("--quantize", "int4"), 51, "the tiny model"),
-        ((*NOBODY, "--model", "x", "--quantize", "int8"), 51, "--quantize beside --endpoint"),
+        (("--set", "vlm.quantize=int4"), 51, "the tiny model"),
     ],
 )
 def test_no_model_to_ask(refused: Refused, clip: Path, arguments: tuple[object, ...], expected: int, said: str) -> None:
-    refused(expected, said, "ask", clip, QUESTION, "--quiet", *QUICK, *arguments)
+    refused(expected, said, "ask", clip, QUESTION, "--log=quiet", *QUICK, *arguments)
 
 
 def test_a_server_that_is_down_leaves_whole_records(run: Run, clip: Path, tmp_path: Path) -> None:
@@ -195,7 +187,7 @@ def test_a_mistyped_video_is_found_before_the_model_is_loaded(refused: Refused, 
 
 def test_a_question_that_makes_room_for_itself_is_told(ask: Ask, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    small = ("--set", "vlm.context_tokens=160", "--set", "selection.novelty=off", "-q", "red", "--fps", 10)
+    small = ("--set", "vlm.context_tokens=160", "--set", "selection.novelty=off", "-q", "red", "--set", "vlm.fps=10")
     code, _, err = ask(*small, "--patches", path, question="Where is the red square going now? " * 9)
     assert code == 0, err
     assert fed(path)[-1]["rebuilt"] == "question"
@@ -211,7 +203,7 @@ def test_presets_that_skip_what_the_model_has(ask: Ask, preset: str) -> None:
 @pytest.mark.slow
 def test_int8_on_a_cpu(ask: Ask) -> None:
     pytest.importorskip("bitsandbytes", reason="pip install 'arr-stream[quantize]'")
-    code, out, err = ask("--quantize", "int8")
+    code, out, err = ask("--set", "vlm.quantize=int8")
     assert code == 0 and out.strip(), err
 
 
@@ -225,10 +217,19 @@ def test_standard_output_that_is_full(ask: Ask, tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_within_seconds(run: Run, clip: Path, tiny_qwen: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    long = ("--set", "vlm.answer_tokens=20000", "--set", "vlm.context_tokens=32768", "--every", 0.2, "--fps", 10)
-    arguments = ("--model", tiny_qwen, "--realtime", *QUICK[:4], *long, "--patches", path)
-    # By the third frame a question was asked, whose answer takes minutes.
-    with ctrl_c(lambda: lines(path) > 3):
+    long = (
+        "--set",
+        "vlm.answer_tokens=20000",
+        "--set",
+        "vlm.context_tokens=32768",
+        "--every",
+        0.2,
+        "--set",
+        "vlm.fps=10",
+    )
+    arguments = ("--model", tiny_qwen, *QUICK[:4], *long, "--patches", path)
+    # At the third frame a question is asked, whose answer takes minutes.
+    with ctrl_c(lambda: lines(path) > 2):
         assert run("ask", clip, QUESTION, *arguments)[0] == 130
     end = read_records(path)[2]
     assert end is not None and end.reason == "interrupted"

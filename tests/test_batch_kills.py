@@ -32,7 +32,7 @@ _DEADLINE_SECONDS = 90.0
 
 def _arguments(inputs: Path, out: Path, jobs: int) -> list[object]:
     settings = [word for key, value in QUICK.items() for word in ("--set", f"{key}={value}")]
-    return ["batch", inputs, "-o", out, "--jobs", jobs, "--query", "red", "--log-json", *settings]
+    return ["batch", inputs, "-o", out, "--jobs", jobs, "--query", "red", "--log=json", *settings]
 
 
 class _Batch:
@@ -288,7 +288,7 @@ def test_a_file_that_always_kills_its_worker_is_given_up_and_the_others_are_done
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--budget-per-second", 40)], ids=["each frame", "over time"])
+@pytest.mark.parametrize("options", [(), ("--set", "selection.per_second=40")], ids=["each frame", "over time"])
 def test_results_do_not_depend_on_how_many_work_or_on_the_order(tmp_path: Path, options: tuple[object, ...]) -> None:
     given = write_clips(tmp_path / "in", 4, frames=20)
     found = []

@@ -72,14 +72,14 @@ class TestShares:
         assert RayEngine(on_cpu, cluster=cluster).slots == 4
         assert cluster.need.gpus == 0.0
         cluster = FakeCluster(Node(8, 2))
-        RayEngine(quick_options(tmp_path), jobs=1, cpus_per_worker=3, gpus_per_worker=0.25, cluster=cluster)
-        assert cluster.need == Need(3, 0.25)
+        RayEngine(quick_options(tmp_path), jobs=1, gpus_per_worker=0.25, cluster=cluster)
+        assert cluster.need == Need(4, 0.25)
 
-    @pytest.mark.parametrize(("cpus", "gpus"), [(0, 0.0), (1, -1.0), (1, 1.5)])
-    def test_what_no_actor_can_have(self, tmp_path: Path, cpus: int, gpus: float) -> None:
+    @pytest.mark.parametrize("gpus", [-1.0, 1.5])
+    def test_what_no_actor_can_have(self, tmp_path: Path, gpus: float) -> None:
         cluster = FakeCluster()
         with pytest.raises(InvalidSetting):
-            RayEngine(quick_options(tmp_path), jobs=1, cpus_per_worker=cpus, gpus_per_worker=gpus, cluster=cluster)
+            RayEngine(quick_options(tmp_path), jobs=1, gpus_per_worker=gpus, cluster=cluster)
         assert cluster.closed == 1
 
 

@@ -195,6 +195,6 @@ def test_a_folder_of_pictures_is_one_source(tmp_path: Path) -> None:
     from tests.media import write_images
 
     folder = write_images(tmp_path / "pictures", moving_frames(4))
-    assert _done(quick_options(tmp_path / "out", stride=2), attempt(folder))["clip"].frames == 2
+    assert _done(quick_options(tmp_path / "out", settings={"source.stride": 2}), attempt(folder))["clip"].frames == 2
     header = json.loads((tmp_path / "out/videos/clip/records.jsonl").read_text().splitlines()[0])
     assert header["source"] == str(folder)

@@ -21,7 +21,6 @@ from arr_stream.errors import ConnectionFailed, NotAMediaFile, SourceTooLarge, S
 from arr_stream.live.pictures import encode
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import Frame
-from arr_stream.web.access import AllowedSources
 from arr_stream.web.browser import LARGEST_PICTURE_BYTES
 from tests.live_fakes import no_thread_left, wait_until
 from tests.web_servers import PATIENCE_SECONDS, SETTINGS, RunningServer, close_code, running, unpack, until
@@ -365,11 +364,6 @@ def test_the_end_of_the_server_closes_the_socket() -> None:
         server.stop()
         assert close_code(sender.client) in (1001, 1012)
         assert time.monotonic() - began < PATIENCE_SECONDS / 2
-
-
-def test_a_server_may_refuse_all_browsers() -> None:
-    with running(allowed=AllowedSources(browser=False)) as server, opened(server) as sender:
-        assert "cameras of browsers are not allowed" in sender.refusal()[0]
 
 
 def test_other_pages_and_clients_without_the_token_may_not_send() -> None:

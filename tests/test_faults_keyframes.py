@@ -185,7 +185,7 @@ def test_in_real_time_frames_go_on_and_the_model_comes_back(tmp_path: Path, do: 
     source = clip(tmp_path / "clip.mp4", 450)
     path = tmp_path / "out.jsonl"
     limit = ["--set", "keyframes.timeout_seconds=2"] if do == "hang" else []
-    arguments = ["process", source, "--patches", path, "--realtime", *PROCESS, *limit]
+    arguments = ["stream", source, "--headless", "--patches", path, *PROCESS, *limit]
     # A worker that is started anew counts its keyframes anew.
     result = finished(arguments, fault={"do": do, "on": [1]})
     assert result.code == 0, result
@@ -204,7 +204,7 @@ def test_in_real_time_frames_go_on_and_the_model_comes_back(tmp_path: Path, do: 
 @pytest.mark.slow
 def test_in_real_time_a_model_that_always_fails_ends_with_an_error(source: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    arguments = ["process", source, "--patches", path, "--realtime", *PROCESS]
+    arguments = ["stream", source, "--headless", "--patches", path, *PROCESS]
     result = finished(arguments, fault={"do": "nan"})
     assert result.code == KeyframeFailed.exit_code, result
     assert "embedding failed on" in result.last_line

@@ -46,20 +46,21 @@ SAMPLES = Path(__file__).parent.parent / "sample_videos"
 WRITE = os.environ.get("ARR_STREAM_GOLDEN") == "write"
 STREET, SHAPES, SIGNS = (SAMPLES / f"{name}.mp4" for name in ("street", "shapes", "signs"))
 SHORT = ("--max-frames", 16, "--set", "keyframes.interval=6")
+CLIP = ("--set", "keyframes.embeddings=clip")
 QUICK = ("--set", "keyframes.text=none", "--set", "keyframes.clusters=grid", "--set", "vlm.answer_tokens=4")
 
 PROCESS: dict[str, tuple[object, ...]] = {
     "red": (STREET, "--query", "red", "--budget", 40, *SHORT),
     "no query": (STREET, "--budget", "10%", *SHORT),
     "two queries": (STREET, "--query", "red on the left", "--query", "moving", "--budget", 30, *SHORT),
-    "region": (STREET, "--region", "200,120,90,80", "--region-at", 0.3, "--budget", 20, *SHORT),
+    "region": (STREET, "--region", "200,120,90,80@0.3", "--budget", 20, *SHORT),
     "gaze": (STREET, "--gaze", "GAZE", "--budget", 20, *SHORT),
     "example": (STREET, "--example", "EXAMPLE", "--budget", 20, *SHORT),
-    "CLIP": (SHAPES, "--query", "red circle", "--clip-model", "tiny", "--budget", 16, *SHORT),
+    "CLIP": (SHAPES, "--query", "red circle", *CLIP, "--budget", 16, *SHORT),
     "words": (SIGNS, "--query", '"EXIT"', "--max-frames", 8),
     "cut": (SAMPLES / "cut.mp4", "--query", "green", "--budget", 40),
     "camera": (SAMPLES / "pan_zoom.mp4", "--budget", 40, *SHORT),
-    "span": (STREET, "--query", "red", "--start", 1, "--end", 2, "--stride", 2),
+    "span": (STREET, "--query", "red", "--start", 1, "--end", 2, "--set", "source.stride=2"),
     "cascade": (STREET, "--query", "red", "--budget", 40, "--set", "selection.cascade=on", *SHORT),
     "canonical": (STREET, "--query", "red", "--set", "selection.strategy=canonical", "--budget", 60, *SHORT),
     "coarse cells": (STREET, "--query", "red", "--set", "selection.context_share=0.1", "--budget", 60, *SHORT),
@@ -68,7 +69,7 @@ PROCESS: dict[str, tuple[object, ...]] = {
     "only what is new": (STREET, "--query", "red", "--set", "selection.novelty=skip", "--budget", 40, *SHORT),
     "merged clusters": (STREET, "--set", "keyframes.clusters=merge", "--budget", 40, "--max-frames", 14),
     "torch flow": (STREET, "--query", "red", "--set", "motion.flow=torch", "--budget", 40, "--max-frames", 10),
-    "long": ("LONG", "--query", "circle", "--region", LONG_REGION, "--clip-model", "tiny", "--budget", 14, *QUICK),
+    "long": ("LONG", "--query", "circle", "--region", LONG_REGION, *CLIP, "--budget", 14, *QUICK),
 }
 
 REFUSED: dict[str, tuple[object, ...]] = {
@@ -76,7 +77,7 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "no such setting": ("process", STREET, "--set", "selection.bugdet=3"),
     "no tokens": ("process", STREET, "--budget", 0),
     "a region outside": ("process", STREET, "--region", "9000,9000,10,10", "--patches", "r.jsonl"),
-    "no such view": ("process", STREET, "--view", "nothing", "-o", "o.mp4"),
+    "no such view": ("process", STREET, "--set", "video.view=nothing", "-o", "o.mp4"),
     "no such option": ("process", STREET, "--colour", "red"),
     "an empty question": ("ask", STREET, " "),
     "no model": ("ask", STREET, "what is red?", "--model", "nowhere/at-all"),
@@ -184,7 +185,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_process(name: str, run: Run, golden: Golden, given: dict[str, Path], tmp_path: Path) -> None:
     arguments = [given.get(str(argument), argument) for argument in PROCESS[name]]
     path = tmp_path / "out.jsonl"
-    code, _, err = run("process", *arguments, "--patches", path, "--quiet")
+    code, _, err = run("process", *arguments, "--patches", path, "--log=quiet")
     assert code == 0, err
     golden.check(f"process: {name}", records_digest(path), path)
 
@@ -198,7 +199,7 @@ def test_refused(name: str, run: Run, golden: Golden, tmp_path: Path, monkeypatc
 
 def test_replay(run: Run, golden: Golden, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    assert run("process", *PROCESS["red"], "--patches", path, "--quiet")[0] == 0
+    assert run("process", *PROCESS["red"], "--patches", path, "--log=quiet")[0] == 0
     golden.check("replay: the same", run("replay", path)[0], exact=False)
     lines = path.read_text().splitlines(keepends=True)
     changed = tmp_path / "changed.jsonl"
@@ -212,7 +213,7 @@ def test_replay(run: Run, golden: Golden, tmp_path: Path) -> None:
 def test_batch(jobs: int, run: Run, golden: Golden, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = (SHAPES, STREET, "-o", out, "--query", "red", "--budget", 30, "--max-frames", 12, "--jobs", jobs)
-    assert run("batch", *arguments, "--quiet")[0] == 0
+    assert run("batch", *arguments, "--log=quiet")[0] == 0
     records = [path for path in sorted(out.rglob("*.jsonl")) if path.name != "manifest.jsonl"]
     golden.check("batch", {path.parent.name: records_digest(path) for path in records}, *records)
 
@@ -227,7 +228,18 @@ def test_ask(run: Run, golden: Golden, tiny_qwen: Path, tmp_path: Path) -> None:
 
 def test_a_live_source(run: Run, golden: Golden, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    arguments = (STREET, "--headless", "--query", "red", "--budget", 20, "--max-frames", 12, "--policy", "every")
+    arguments = (
+        STREET,
+        "--headless",
+        "--query",
+        "red",
+        "--budget",
+        20,
+        "--max-frames",
+        12,
+        "--set",
+        "live.policy=every",
+    )
     code, _, err = run("stream", *arguments, "--patches", path)
     assert code == 0, err
     header, *frames = [json.loads(line) for line in path.read_text().splitlines()]
@@ -251,7 +263,19 @@ def test_view(view: str, golden: Golden) -> None:
 def test_requests_to_a_server(places: bool, run: Run, golden: Golden, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     with FakeServer(says("A car."), places=places) as server:
-        arguments = ("--endpoint", server.url, "--model", "m", "--budget", 90, "--fps", 10, *QUICK, "--max-frames", 12)
+        arguments = (
+            "--endpoint",
+            server.url,
+            "--model",
+            "m",
+            "--budget",
+            90,
+            "--set",
+            "vlm.fps=10",
+            *QUICK,
+            "--max-frames",
+            12,
+        )
         code, _, err = run("ask", STREET, "What is red?", *arguments, "--patches", path)
     assert code == 0, err
     golden.check(f"sent: {'cells' if places else 'crops'}", [digest(sent) for sent in server.bodies], path)
@@ -268,7 +292,7 @@ def test_packing(name: str, golden: Golden) -> None:
 
 def test_alerts(run: Run, golden: Golden) -> None:
     with FakeServer(body(b"{}", "application/json")) as server:
-        watched = ("--when", "relevance > 0.6", "--post", f"{server.url}/alerts", "--policy", "every")
+        watched = ("--when", "relevance > 0.6", "--post", f"{server.url}/alerts", "--set", "live.policy=every")
         code, _, err = run("stream", SAMPLES / "cut.mp4", "--headless", "--query", "red", "--max-frames", 70, *watched)
     assert code == 0, err
     golden.check("alerts", [stable(alert) for alert in server.requests], exact=False)

@@ -43,7 +43,7 @@ def test_recorded_and_written_down(run: Run, tmp_path: Path) -> None:
     video, records, report = tmp_path / "out.mp4", tmp_path / "out.jsonl", tmp_path / "report"
     code, out, err = run(
         "stream", PATTERN, *FAST, "--max-frames", 20, "--query", "red", "--budget", 6,
-        "--record", video, "--patches", records, "--report", report,
+        "--output", video, "--patches", records, "--report", report,
     )  # fmt: skip
     assert code == 0, err
     assert out == ""
@@ -60,9 +60,9 @@ def test_recorded_and_written_down(run: Run, tmp_path: Path) -> None:
 def test_what_is_there_already_is_kept(run: Run, refused: Refused, tmp_path: Path) -> None:
     video = tmp_path / "out.mp4"
     video.write_bytes(b"precious")
-    refused(20, "exists already", "stream", PATTERN, *FAST, "--max-frames", 2, "--record", video)
+    refused(20, "exists already", "stream", PATTERN, *FAST, "--max-frames", 2, "--output", video)
     assert video.read_bytes() == b"precious"
-    assert run("stream", PATTERN, *FAST, "--max-frames", 2, "--record", video, "--force")[0] == 0
+    assert run("stream", PATTERN, *FAST, "--max-frames", 2, "--output", video, "--force")[0] == 0
     assert len(_times(video)) >= 1
 
 
@@ -70,14 +70,14 @@ def test_a_source_is_not_overwritten(refused: Refused, tmp_path: Path) -> None:
     clip = tmp_path / "clip.mp4"
     write_video(clip, [frame.rgb for frame in moving_square(3)])
     before = clip.read_bytes()
-    refused(21, "the source itself", "stream", f"loop:{clip}", *FAST, "--record", clip, "--force")
+    refused(21, "the source itself", "stream", f"loop:{clip}", *FAST, "--output", clip, "--force")
     assert clip.read_bytes() == before
 
 
 def test_a_file_at_its_own_speed_ends(run: Run, tmp_path: Path) -> None:
     clip, records = tmp_path / "clip.mp4", tmp_path / "out.jsonl"
     write_video(clip, [frame.rgb for frame in moving_square(12)])
-    code, _, err = run("stream", clip, *FAST, "--policy", "every", "--patches", records)
+    code, _, err = run("stream", clip, *FAST, "--set", "live.policy=every", "--patches", records)
     assert code == 0, err
     assert _end(records)["reason"] == "finished"
     assert len(read_records(records)[1]) == 12
@@ -115,17 +115,14 @@ def test_a_model_that_never_answers_is_an_error_at_the_end(run: Run) -> None:
         (("--query", "fence", "--when", "relevance > 0.6 for 2s"), 51, "no word of 'fence' is understood"),
         (("--query", "fence", "--when", "relevance[0] > 0"), 51, "no word of 'fence' is understood"),
         (("--when", "answer contains 'dog'"), 51, "no model is asked"),
-        (("--serve", "--view", "flow"), 51, "--view"),
         (("--when", "motion > 0.1", "--post", "ftp://a/b"), 51, "cannot be sent"),
-        (("--port", 9000), 51, "--serve"),
-        (("--serve", "--record", "x.mp4"), 51, "--record, --max-frames beside --serve"),
         (("--duration", 0), 51, "above 0"),
-        (("--view", "patch"), 51, "patches"),
-        (("--size", "big"), 51, "--size 'big'"),
-        (("--policy", "newest"), 51, "latest"),
+        (("--set", "video.view=patch"), 51, "patches"),
+        (("--set", "live.size=big"), 51, "live.size='big'"),
+        (("--set", "live.policy=newest"), 51, "latest"),
         (("--region", "1,2,3000,4"), 31, "region"),
         (("--query", ""), 30, "empty"),
-        (("--record", "x.avi"), 21, "MP4"),
+        (("--output", "x.avi"), 21, "MP4"),
     ],
 )
 def test_wrong_options_are_said_in_one_line(
@@ -150,7 +147,7 @@ def test_without_a_display(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     code, _, err = run("stream", PATTERN)
     assert code == 71
-    assert "--serve" in err and "--headless" in err
+    assert "arr-stream serve" in err and "--headless" in err
 
 
 def test_no_camera(run: Run, refused: Refused) -> None:
@@ -208,7 +205,7 @@ def test_ctrl_c_leaves_whole_files(run: Run, tmp_path: Path) -> None:
     video, records = tmp_path / "out.mp4", tmp_path / "out.jsonl"
     with interrupting(lambda: _frames_written(records) > 10):
         code, _, err = run(
-            "stream", PATTERN, *FAST, "--record", video, "--patches", records, "--duration", PATIENCE_SECONDS
+            "stream", PATTERN, *FAST, "--output", video, "--patches", records, "--duration", PATIENCE_SECONDS
         )
     assert code == 130 and "interrupted" in err
     assert len(_times(video)) > 1
@@ -234,7 +231,14 @@ def test_ctrl_c_while_the_source_is_gone(run: Run, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(SourceStates, "take", take_and_tell)
     with web_server(tmp_path) as (server, port), interrupting(gone):
         address = f"http://127.0.0.1:{port}/clip.ts"
-        quick = ("--set", "live.retry_seconds=0.1", "--set", "live.longest_retry_seconds=0.2", "--policy", "every")
+        quick = (
+            "--set",
+            "live.retry_seconds=0.1",
+            "--set",
+            "live.longest_retry_seconds=0.2",
+            "--set",
+            "live.policy=every",
+        )
         code, _, err = run("stream", address, *FAST, *quick, "--patches", records, "--duration", PATIENCE_SECONDS)
     assert code == 130, err
     assert "opened again" in err and _frames_written(records) > 5

@@ -474,7 +474,7 @@ class TestStream:
             app,
             ["process", str(video), "--query", "dog", "--set", f"keyframes.objects={path}", "--budget", "10",
              "--patches", str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "o.mp4"),
-             "--report", str(tmp_path / "report"), "--quiet"],
+             "--report", str(tmp_path / "report"), "--log=quiet"],
         )  # fmt: skip
         assert told.exit_code == 0, told.output
         frames = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()][1:-1]

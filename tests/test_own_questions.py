@@ -279,7 +279,6 @@ def test_ctrl_c_ends_within_seconds_and_prints_what_there_is(run: Run, media: Pa
     [
         (("--model", "x", "--choice", "best"), 51, "--choice 'best' is not known"),
         (("--model", "x", "--budget", "much"), 40, "budget 'much'"),
-        (("--endpoint", "http://127.0.0.1:9/v1", "--model", "x", "--mode", "prune"), 51, "--mode beside --endpoint"),
         (("--endpoint", "http://127.0.0.1:9/v1"), 51, "no model is named"),
     ],
 )

@@ -211,7 +211,7 @@ def test_a_run_speaks_to_nobody(tmp_path: Path) -> None:
         "print(json.dumps([code, heard, 'onnxruntime' in sys.modules]))"
     )
     write_video(tmp_path / "clip.mp4", moving_frames(3))
-    outputs = ["-o", "out.mp4", "--patches", "out.jsonl", "--report", "report", "--quiet"]
+    outputs = ["-o", "out.mp4", "--patches", "out.jsonl", "--report", "report", "--log=quiet"]
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     asked = ["--query", "red", "--set", "keyframes.delay=0"]
     ended = _python(["-c", code, "process", "clip.mp4", *asked, *outputs], tmp_path, **home)

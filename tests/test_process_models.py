@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import arr_stream
 from arr_stream.config import Settings
 from arr_stream.records.json_lines import read_records
 from arr_stream.weights import tiny_clip_folder
@@ -22,6 +23,7 @@ pytest.importorskip("open_clip", reason="needs arr-stream[clip]")
 SEED = (77, 8)
 """A red circle and a red arrow, among others."""
 
+CLIP = ("--set", "keyframes.embeddings=clip")
 FAST = ("--set", "keyframes.text=none", "--budget", "20")
 
 
@@ -42,7 +44,7 @@ def test_a_query_in_plain_words_finds_its_thing_and_the_record_says_by_what(
     run: Run, clip: Path, tmp_path: Path
 ) -> None:
     records = tmp_path / "out.jsonl"
-    code, _, err = run("process", clip, "-q", "red circle", "--clip-model", "tiny", "--patches", records, *FAST)
+    code, _, err = run("process", clip, "-q", "red circle", *CLIP, "--patches", records, *FAST)
     assert code == 0, err
     assert "unknown word" not in err
     frames = read_records(records)[1]
@@ -59,7 +61,17 @@ def test_what_the_model_cannot_take_is_told_and_the_stream_goes_on(run: Run, cli
     long = "a red circle " + "with a small striped heart and a star " * 12
     records = tmp_path / "out.jsonl"
     code, _, err = run(
-        "process", clip, "-q", long, "-q", "красный круг", "--clip-model", "tiny", "--patches", records, *FAST
+        "process",
+        clip,
+        "-q",
+        long,
+        "-q",
+        "красный круг",
+        "--set",
+        "keyframes.embeddings=clip",
+        "--patches",
+        records,
+        *FAST,
     )
     assert code == 0, err
     assert "only its beginning counts" in err and "learned English" in err
@@ -109,7 +121,19 @@ def test_spoilt_weights_end_with_one_line(
 ) -> None:
     spoil(model)
     video = tmp_path / "out.mp4"
-    code, _, err = run("process", clip, "-q", "red circle", "--clip-model", model, "-o", video, *FAST)
+    code, _, err = run(
+        "process",
+        clip,
+        "-q",
+        "red circle",
+        "--set",
+        "keyframes.embeddings=clip",
+        "--set",
+        f"clip.model={model}",
+        "-o",
+        video,
+        *FAST,
+    )
     assert code == expected, err
     assert err.count("\n") == 1 and str(model) in err
     assert not video.exists()
@@ -118,10 +142,14 @@ def test_spoilt_weights_end_with_one_line(
 @pytest.mark.parametrize(
     ("arguments", "codes", "said"),
     [
-        (("--clip-model", "ViT-B-23:openai"), (51,), "ViT-B-32"),
-        (("--clip-model", "ViT-B-32:openai"), (60,), "arr-stream models fetch ViT-B-32:openai"),
-        (("--sam-checkpoint", "none.pth"), (60, 62), "none.pth"),
-        (("-q", "  ", "--clip-model", "tiny"), (30,), "empty"),
+        ((*CLIP, "--set", "clip.model=ViT-B-23:openai"), (51,), "ViT-B-32"),
+        (
+            (*CLIP, "--set", "clip.model=ViT-B-32:openai"),
+            (60,),
+            "arr-stream models fetch ViT-B-32:openai",
+        ),
+        (("--set", "keyframes.clusters=sam", "--set", "sam.checkpoint=none.pth"), (60, 62), "none.pth"),
+        (("-q", "  ", *CLIP), (30,), "empty"),
     ],
 )
 def test_models_and_queries_that_cannot_be_are_refused_with_what_to_do(
@@ -140,7 +168,7 @@ def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
 
     monkeypatch.setattr(module, "frame_features", lambda *_, **__: torch.full((8, 2, 2), torch.nan))
     records = tmp_path / "out.jsonl"
-    code, _, err = run("process", clip, "-q", "red circle", "--clip-model", "tiny", "--patches", records, *FAST)
+    code, _, err = run("process", clip, "-q", "red circle", *CLIP, "--patches", records, *FAST)
     assert code == 61, "the model was asked for, and never worked"
     assert "values that are not numbers" in err and "the results are written" in err
     frames = read_records(records)[1]
@@ -159,13 +187,11 @@ def test_the_directions_beside_the_weights_are_found() -> None:
 
 
 @pytest.mark.slow
-def test_in_real_time_the_model_answers_from_beside(run: Run, tmp_path: Path) -> None:
-    records, long = tmp_path / "out.jsonl", tmp_path / "long.mp4"
+def test_in_real_time_the_model_answers_from_beside(tmp_path: Path) -> None:
+    long = tmp_path / "long.mp4"
     write_video(long, [scene.rgb for scene in moving_scene(np.random.default_rng(SEED), (640, 360), 75)])
-    code, _, err = run(
-        "process", long, "-q", "red circle", "--clip-model", "tiny", "--patches", records, "--realtime", *FAST
-    )
-    assert code == 0, err
-    frames = read_records(records)[1]
-    assert any(frame.parts["embedding"] is not None for frame in frames)
-    assert max(frame.query_scores[0] for frame in frames) > 0.3
+    settings = Settings().with_values({"keyframes.embeddings": "clip", "keyframes.text": "none"})
+    with arr_stream.open(long, "red circle", budget=20, settings=settings, realtime=True) as stream:
+        found = [("embedding" in patches.parts, patches.query_scores[0]) for patches in stream]
+    assert any(arrived for arrived, _ in found)
+    assert max(score for _, score in found) > 0.3

@@ -13,7 +13,15 @@ from PIL import Image
 from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, MaskUnreadable, RegionOutsideFrame
 from arr_stream.relevance.lexicon import PlaceTerm, WordTerm
 from arr_stream.relevance.membership import Senses, text_relevance
-from arr_stream.relevance.query import RegionQuery, load_example, load_mask, parse_region, parse_text
+from arr_stream.relevance.query import (
+    MaskQuery,
+    RegionQuery,
+    load_example,
+    load_mask,
+    make_queries,
+    parse_region,
+    parse_text,
+)
 from arr_stream.relevance.words import word_mask, word_similarity
 from arr_stream.types import TextRegion
 
@@ -70,7 +78,7 @@ def test_notice_names_every_unknown_word_once() -> None:
     notice = query.notice()
     assert notice is not None
     assert notice.count("'shed'") == 1
-    assert "'fence'" in notice and "--clip-model" in notice
+    assert "'fence'" in notice and "plain_words" in notice
     assert "nothing to search for" not in notice
 
 
@@ -231,8 +239,20 @@ def test_malformed_region(text: str) -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_region_time_must_be_a_time(seconds: float) -> None:
-    with pytest.raises(InvalidSetting, match="--region-at"):
+    with pytest.raises(InvalidSetting, match="x,y,w,h@SECONDS"):
         parse_region("0,0,1,1", seconds)
+
+
+def test_region_of_a_command_line_is_a_box_or_a_mask_and_may_name_a_time(tmp_path: Path) -> None:
+    Image.new("L", (8, 8), 255).save(tmp_path / "1,2,3,4.png")
+    assert make_queries([], "10,20,30,40") == [RegionQuery((10, 20, 30, 40))]
+    assert make_queries([], "10,20,30,40@2.5") == [RegionQuery((10, 20, 30, 40), 2.5)]
+    (mask,) = make_queries([], f"{tmp_path / '1,2,3,4.png'}@3")
+    assert isinstance(mask, MaskQuery) and mask.at_seconds == 3 and mask.mask.all()
+    with pytest.raises(InvalidSetting, match="write x,y,w,h"):
+        make_queries([], "10,20,30@2")
+    with pytest.raises(InvalidSetting, match="0 or later"):
+        make_queries([], "10,20,30,40@-1")
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,7 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
             ("patch_size", 14), ("temporal_patch_size", 1), ("patch_size", [16, 8])
         )
     },
-    "quantised": (configured(quantization_config={"quant_method": "fp8"}), UNSUPPORTED, ("fp8", "--quantize")),
+    "quantised": (configured(quantization_config={"quant_method": "fp8"}), UNSUPPORTED, ("fp8", "vlm.quantize")),
     "float8": (
         weighted(lambda state: state.update({SOME: state[SOME].to(torch.float8_e4m3fn)})),
         UNSUPPORTED,
@@ -430,7 +430,7 @@ def test_weights_that_are_not_finite(copy: Path, quantize: str, value: float) ->
 def test_weights_too_large_for_float16(copy: Path) -> None:
     respoil(copy, lambda state: state[SOME].fill_(3e38))
     assert load_from(copy).dtype == torch.float32, "their sum alone overflows"
-    refused(WeightsInvalid, copy, SOME, "float16", "--dtype bfloat16", dtype="float16")
+    refused(WeightsInvalid, copy, SOME, "float16", "vlm.dtype=bfloat16", dtype="float16")
 
 
 def test_a_tokenizer_that_knows_more_than_the_model(copy: Path) -> None:
@@ -540,7 +540,7 @@ def test_transformers_that_cannot_be_imported(copy: Path, monkeypatch: pytest.Mo
 def test_cuda_that_is_not_there(copy: Path) -> None:
     with pytest.raises(BackendUnavailable) as caught:
         load_from(copy, device="cuda")
-    assert "vlm.device=cuda" in str(caught.value) and "--device cpu" in str(caught.value)
+    assert "vlm.device=cuda" in str(caught.value) and "vlm.device=cpu" in str(caught.value)
 
 
 # Memory
@@ -607,7 +607,7 @@ def test_a_model_too_large_says_what_it_needs(copy: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         Qwen3VLForConditionalGeneration, "from_pretrained", lambda *_, **__: pytest.fail("it was loaded all the same")
     )
-    refused(ModelTooLarge, copy, "needs", "weights", "cache", "work", "7.2 MB are free", "--quantize int8")
+    refused(ModelTooLarge, copy, "needs", "weights", "cache", "work", "7.2 MB are free", "vlm.quantize=int8")
 
 
 def test_a_context_too_large_for_the_memory(tiny_qwen: Path) -> None:
@@ -696,7 +696,7 @@ def test_a_fetch_goes_on_with_what_is_missing(hub: FileServer) -> None:
 
 def test_nothing_is_fetched_unasked(tmp_path: Path) -> None:
     for name in ("own/model", "own/mod--el"):
-        refused(BackendUnavailable, name, "--download", str(tmp_path / "models"))
+        refused(BackendUnavailable, name, "models.download", str(tmp_path / "models"))
 
 
 def test_a_repository_that_is_not_there_and_a_hub_that_cannot_be_reached(hub: FileServer) -> None:

@@ -172,11 +172,11 @@ def test_a_mask_is_asked_for_again(run: Run, clip: Path, tmp_path: Path) -> None
     shape = np.zeros((192, 256, 3), np.uint8)
     shape[60:108, 40:88] = 255
     cv2.imwrite(str(mask), shape)
-    assert run("process", clip, "--mask", mask, "--patches", records, *FAST)[0] == 0
+    assert run("process", clip, "--region", mask, "--patches", records, *FAST)[0] == 0
     assert lines_of(records)[1]["query_scores"][0] > 0.7
     assert run("replay", records)[0] == 0
     cv2.imwrite(str(mask), shape[::2, ::2])
-    code, _, err = run("process", clip, "--mask", mask, "--patches", records, "--force", *FAST)
+    code, _, err = run("process", clip, "--region", mask, "--patches", records, "--force", *FAST)
     assert code == 31 and "mask.png has 128x96 pixels, the frame 256x192" in err and err.count("\n") == 1
 
 

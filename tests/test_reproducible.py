@@ -34,6 +34,7 @@ from tests.conftest import Run
 from tests.media import write_images, write_video
 from tests.scenes import moving_square
 
+CLIP = ("--set", "keyframes.embeddings=clip")
 FAST = {"keyframes.text": "none", "keyframes.interval": 4, "keyframes.min_interval": 2, "selection.budget": "14"}
 HEADER = Header.for_grid(Grid.for_size((200, 120)), source="a.mp4", query=["red"], budget_tokens=3, config={})
 FRAME = Frame(3, 0.1, np.zeros((120, 200, 3), np.uint8))
@@ -80,7 +81,7 @@ def processes(folder: Path, arguments: list[object], environments: list[dict[str
                 *map(str, arguments),
                 "--patches",
                 path,
-                "--quiet",
+                "--log=quiet",
             ]
             running.append(subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE, text=True))
         for process in running:
@@ -251,7 +252,7 @@ class TestSameEveryTime:
         arguments += ["--gaze", asked / "gaze.csv", *itertools.chain(*(("--set", f"{k}={v}") for k, v in FAST.items()))]
         other = {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "2", "LC_ALL": "C", "TZ": "Asia/Tokyo"}
         (there,) = processes(tmp_path, arguments, [other])
-        assert run("process", *arguments, "--patches", tmp_path / "here.jsonl", "--quiet")[0] == 0
+        assert run("process", *arguments, "--patches", tmp_path / "here.jsonl", "--log=quiet")[0] == 0
         assert (tmp_path / "here.jsonl").read_bytes() == there and there.count(b"\n") == 14
 
     @pytest.mark.parametrize("kind", ["appearance", pytest.param("clip", marks=pytest.mark.slow)])
@@ -273,10 +274,10 @@ class TestSameEveryTime:
 
 MATRIX: dict[str, tuple[str, list[str]]] = {
     "texts": ("street.mp4", ["-q", "red car", "-q", "moving", "-q", "people on the left"]),
-    "region": ("street.mp4", ["--region", "100,100,80,80", "--region-at", "0.1"]),
+    "region": ("street.mp4", ["--region", "100,100,80,80@0.1"]),
     "words": ("signs.mp4", ["-q", '"EXIT"', "--set", "keyframes.text=auto"]),
     "rapidocr": ("signs.mp4", ["-q", '"OPEN"', "--set", "keyframes.text=rapidocr"]),
-    "clip": ("street.mp4", ["-q", "a red car", "--clip-model", "tiny", "--set", "relevance.language=clip"]),
+    "clip": ("street.mp4", ["-q", "a red car", *CLIP, "--set", "relevance.language=clip"]),
     "features": ("street.mp4", ["--set", "keyframes.clusters=features"]),
     "merge": ("street.mp4", ["--set", "keyframes.clusters=merge"]),
     "flow of torch": ("pan_zoom.mp4", ["--set", "motion.flow=torch"]),
@@ -315,7 +316,14 @@ def test_five_runs_of_everything_at_once(asked: Path, tmp_path: Path) -> None:
     frames = [np.roll(np.asarray(words), 2 * index, axis=1) for index in range(20)]
     clip = write_video(tmp_path / "words.mp4", frames)
     arguments = [clip, "-q", "red", "-q", '"EXIT"', "--region", "60,80,80,40", "--example", asked / "example.png"]
-    arguments += ["--gaze", asked / "gaze.csv", "--clip-model", "tiny", "--set", "keyframes.text=rapidocr"]
+    arguments += [
+        "--gaze",
+        asked / "gaze.csv",
+        "--set",
+        "keyframes.embeddings=clip",
+        "--set",
+        "keyframes.text=rapidocr",
+    ]
     arguments += ["--set", "keyframes.interval=6"]
     threads = ("1", "2", "1", "3", "2")
     runs = processes(tmp_path, arguments, [{"PYTHONHASHSEED": str(n), "OMP_NUM_THREADS": threads[n]} for n in range(5)])

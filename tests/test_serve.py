@@ -112,7 +112,7 @@ def test_the_token_of_the_environment_and_json_lines(
         assert all(preset["description"] for preset in info["presets"])
 
     monkeypatch.setenv("ARR_STREAM_TOKEN", token)
-    arguments = ["lavfi:testsrc2=size=64x64", "--log-json", "--preset", "surveillance", "--allow", "rtsp://10.0.0.*"]
+    arguments = ["lavfi:testsrc2=size=64x64", "--log=json", "--preset", "surveillance", "--allow", "rtsp://10.0.0.*"]
     out, err = served(visit, *arguments, *LIGHT, end=signal.SIGTERM)
     assert f"/?token={token}" in out
     lines = [json.loads(line) for line in err.splitlines()]
@@ -146,15 +146,15 @@ def test_a_port_in_use(refused: Refused) -> None:
         (["--token", "short"], 51, "at least 8"),
         (["--token", ""], 51, "--token is empty"),
         (["--allow", "10.0.0.*"], 51, "--allow"),
-        (["--folder", "/no/such/folder"], 51, "--folder"),
+        (["--allow", "/no/such/folder"], 51, "--allow"),
         (["--allow-host", "http://x"], 51, "--allow-host"),
         (["--preset", "nothing"], 52, "surveillance"),
         (["--set", "no.key=1"], 50, "no.key"),
         (["--when", "relevance >"], 51, "relevance"),
         (["--post", "ftp://a/b"], 51, "cannot be sent"),
         (["--budget", "0"], 40, "budget '0'"),
-        (["a", "b", "--max-streams", "1"], 51, "--max-streams"),
-        (["a", "a", "--max-streams", "1"], 51, "--max-streams"),
+        (["a", "b", "--set", "live.max_streams=1"], 51, "live.max_streams=1"),
+        (["a", "a", "--set", "live.max_streams=1"], 51, "live.max_streams=1"),
         (["--endpoint", "http://127.0.0.1:9/v1"], 51, "model"),
         (["--port", "70000"], 2, "--port"),
     ],

@@ -268,7 +268,7 @@ def test_a_model_is_shown_all_that_is_paid_for_and_no_empty_frame(visited: list[
 def test_a_run_with_empty_frames_is_written_replayed_and_drawn(run: Run, visited: list[Frame], tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip.mp4", [frame.rgb for frame in visited[50:74]], fps=FPS)
     records, again, video = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "a.mp4"
-    options = ["--budget", "12", "--budget-per-second", "60", "--set", "keyframes.text=none"]
+    options = ["--budget", "12", "--set", "selection.per_second=60", "--set", "keyframes.text=none"]
     report = tmp_path / "report"
     code, _, err = run("process", clip, "--patches", records, "-o", video, "--report", report, *options)
     assert code == 0, err

@@ -80,7 +80,7 @@ def test_the_sample_clip_is_answered_right_without_transformers() -> None:
         "try: main()\n"
         "finally: print('transformers' in sys.modules, file=sys.stderr)"
     )
-    command = [sys.executable, "-c", program, "ask", str(SHAPES), QUESTION, "--quiet"]
+    command = [sys.executable, "-c", program, "ask", str(SHAPES), QUESTION, "--log=quiet"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     warning, loaded = done.stderr.splitlines()
     assert (done.returncode, done.stdout.strip(), loaded) == (0, "red", "False")
@@ -105,7 +105,7 @@ def test_every_word_that_can_be_asked_is_taught(tiny: LoadedModel) -> None:
 
 
 def test_it_is_not_quantised(refused: Refused) -> None:
-    refused(InvalidSetting.exit_code, "the tiny model", "ask", SHAPES, QUESTION, "--quantize", "int4")
+    refused(InvalidSetting.exit_code, "the tiny model", "ask", SHAPES, QUESTION, "--set", "vlm.quantize=int4")
 
 
 def test_a_named_model_stays(tiny: LoadedModel) -> None:

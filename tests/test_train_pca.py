@@ -86,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_videos_by_the_second_and_every_picture(run: Run, clip: Path, folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "pca.safetensors"
-    result = run(clip, folder, "-o", output, "--clip-model", "B", "--components", 20)
+    result = run(clip, folder, "-o", output, "--set", "clip.model=B", "--components", 20)
     assert result.exit_code == 0
     (model,) = FakeClip.made
     assert [index for index, _ in model.seen] == [0, 10, 20, 30, 0, 1, 2, 3, 4]

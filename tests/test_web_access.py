@@ -168,7 +168,7 @@ def test_patterns_and_folders_that_are_none(tmp_path: Path) -> None:
     for pattern in ("10.0.0.*", "rtsp://user@10.0.0.*", "rtsp://", "*", "rtsp:/x"):
         with pytest.raises(InvalidSetting, match="--allow"):
             AllowedSources(patterns=(pattern,))
-    with pytest.raises(InvalidSetting, match="--folder"):
+    with pytest.raises(InvalidSetting, match="no such folder"):
         AllowedSources(folders=(tmp_path / "missing",))
 
 

@@ -61,8 +61,8 @@ def first(server: RunningServer) -> str:
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[RunningServer]:
-    """No model, no browsers, but cameras; one stream runs, another never opens, and no more may be added."""
-    with running(allowed=AllowedSources(named=(NOWHERE,), cameras=True, browser=False), most=2) as server:
+    """No model, but cameras; one stream runs, another never opens, and no more may be added."""
+    with running(allowed=AllowedSources(named=(NOWHERE,), cameras=True), most=2) as server:
         server.add()
         (named,) = server.http.get("/api/info").json()["sources"]["named"]
         assert server.http.post("/api/streams", json={"source": named, "name": "dark"}).status_code == 201
@@ -78,7 +78,7 @@ def test_health_and_info(server: RunningServer) -> None:
     assert len(info["channels"]) == 40
     assert set(info["channels"][0]) == {"index", "name", "description", "low", "high"}
     assert info["presets"] == [{"name": "frugal", "description": "about frugal"}]
-    assert {"named": [PICTURE], "cameras": False, "browser": True}.items() <= info["sources"].items()
+    assert {"named": [PICTURE], "cameras": False}.items() <= info["sources"].items()
     assert info["model"] == "a model"
     assert info["max_streams"] == 4
     assert info["settings"]["selection.strategy"]["kind"] == "choice"

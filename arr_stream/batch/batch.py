@@ -13,7 +13,7 @@ from arr_stream.batch.engine import WorkerEngine
 from arr_stream.batch.job import JobOptions, public_options
 from arr_stream.batch.journal import FolderLock, Journal, leave_out_broken, read_journal, source_key
 from arr_stream.batch.layout import Layout, write_json
-from arr_stream.batch.plan import Plan, find_past, make_plan, start_over, versions
+from arr_stream.batch.plan import Plan, find_past, make_plan, versions
 from arr_stream.errors import OutputError
 
 _POLL_SECONDS = 0.2
@@ -23,9 +23,7 @@ MakeEngine = Callable[[JobOptions, int, Sequence[int]], WorkerEngine]
 
 
 @contextlib.contextmanager
-def opened(
-    sources: Sequence[str], options: JobOptions, *, resume: bool | None = None, force: bool = False
-) -> Iterator[tuple[Plan, FolderLock]]:
+def opened(sources: Sequence[str], options: JobOptions, *, force: bool = False) -> Iterator[tuple[Plan, FolderLock]]:
     """Lock the output folder and plan the work there; see `plan.make_plan`.
 
     Raises:
@@ -35,11 +33,11 @@ def opened(
     """
     layout = Layout(Path(options.folder))
     # Check first, so that no lock is left in a foreign folder.
-    find_past(layout, public_options(options), resume=resume, force=force)
+    find_past(layout, public_options(options), force=force)
     with FolderLock(layout.lock) as lock:
         # Remove the files of interrupted attempts.
         shutil.rmtree(layout.work, ignore_errors=True)
-        plan = make_plan(sources, options, resume=resume, force=force)
+        plan = make_plan(sources, options, force=force)
         try:
             yield plan, lock
         finally:
@@ -53,7 +51,6 @@ def run_batch(
     *,
     engine_name: str,
     retries: int,
-    fail_fast: bool,
     stop: threading.Event,
     watch: Watch,
 ) -> BatchResult:
@@ -63,29 +60,22 @@ def run_batch(
         plan, lock: From `opened`.
         make_engine: Creates the engine.
         engine_name: Its name in the journal.
-        retries, fail_fast, watch: As for `Coordinator`.
+        retries, watch: As for `Coordinator`.
         stop: Once set, no further file begins.
 
     Raises:
-        ArrStreamError: The engine cannot start, or no worker can begin a fresh batch.
+        ArrStreamError: The engine cannot start.
     """
     result, engine = BatchResult(plan), None
     with contextlib.ExitStack() as stack:
         if plan.to_do:
             engine = make_engine(plan.options, len(plan.to_do), (lock.descriptor,))
             stack.callback(engine.close)
-            if plan.fresh:
-                while not (engine.begun or stop.is_set()):
-                    engine.poll(_POLL_SECONDS)
-                if stop.is_set():
-                    result.reason = "interrupted"
-                    return result
-                start_over(plan.layout)
         journal = stack.enter_context(_journal(plan))
         jobs = 0 if engine is None else engine.slots
         if engine is not None:
             journal.append("run", engine=engine_name, jobs=jobs, files=len(plan.files), to_do=len(plan.to_do))
-            Coordinator(result, journal, retries=retries, fail_fast=fail_fast, watch=watch).run(engine, stop)
+            Coordinator(result, journal, retries=retries, watch=watch).run(engine, stop)
             engine.close()
         try:
             journal.append("ended", reason=result.reason)

@@ -38,7 +38,7 @@ class BatchResult:
         plan: The plan.
         finished: Files finished in this run, in order.
         failed: Files that were given up.
-        reason: `finished` (every file was done or given up), `interrupted` (Ctrl-C), `stopped` (by `--fail-fast`) or
+        reason: `finished` (every file was done or given up), `interrupted` (Ctrl-C), or
             `failed` (no further file can be done).
         error: The error that prevents every further file; None otherwise.
         seconds: Duration of the run.
@@ -47,7 +47,7 @@ class BatchResult:
     plan: Plan
     finished: list[JobFinished] = field(default_factory=list)
     failed: list[JobFailed] = field(default_factory=list)
-    reason: Literal["finished", "interrupted", "stopped", "failed"] = "finished"
+    reason: Literal["finished", "interrupted", "failed"] = "finished"
     error: ArrStreamError | None = None
     seconds: float = 0.0
 
@@ -98,15 +98,13 @@ class Coordinator:
         result: The result to fill; its plan lists the files.
         journal: Records every event before it takes effect.
         retries: Further attempts at a file after a retryable error.
-        fail_fast: Stop the run at the first file that is given up.
         watch: Called with each event.
     """
 
-    def __init__(self, result: BatchResult, journal: Journal, *, retries: int, fail_fast: bool, watch: Watch) -> None:
+    def __init__(self, result: BatchResult, journal: Journal, *, retries: int, watch: Watch) -> None:
         self._result = result
         self._journal = journal
         self._retries = retries
-        self._fail_fast = fail_fast
         self._watch = watch
         self._due = deque(Attempt(job) for job in result.plan.to_do)
         self._later: list[tuple[float, Attempt]] = []
@@ -197,8 +195,6 @@ class Coordinator:
             return
         result.failed.append(event)
         write_json(result.plan.layout.error(attempt.job.name), _error_report(failures))
-        if self._fail_fast:
-            result.reason = "stopped"
 
 
 def _error_report(failures: Sequence[JobFailed]) -> dict[str, Any]:

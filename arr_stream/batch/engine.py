@@ -141,11 +141,6 @@ class WorkerEngine:
             self.close()
             raise
 
-    @property
-    def begun(self) -> bool:
-        """True once a worker has loaded its models."""
-        return any(worker.loaded is not None for worker in self._workers)
-
     def submit(self, attempt: Attempt) -> None:
         """Queue a file for the next free worker; at most `slots` run at a time."""
         self._waiting.append(attempt)
@@ -259,7 +254,8 @@ class WorkerEngine:
         self._start()
 
     def _check_begun(self) -> None:
-        if self.begun or not self._start_seconds:
+        begun = any(worker.loaded is not None for worker in self._workers)
+        if begun or not self._start_seconds:
             self._began_seconds = time.monotonic()
         elif time.monotonic() - self._began_seconds > self._start_seconds:
             raise WorkerLost(

@@ -43,8 +43,6 @@ _LEVELS = 5
 def expand(
     inputs: Sequence[str],
     *,
-    lists: Sequence[str] = (),
-    recursive: bool = False,
     storage: Mapping[str, Any] | None = None,
     leave_out: Path | None = None,
     passed_over: list[Path] | None = None,
@@ -52,10 +50,8 @@ def expand(
     """Expand inputs into sources, each once, in the order given.
 
     Args:
-        inputs: Files, folders, globs, `@FILE` for a list, and addresses that fsspec opens.
-        lists: Files with one input a line; `-` is standard input. An invalid line is no error here; it fails later like
-            any other source.
-        recursive: Search nested folders too.
+        inputs: Files, folders, globs, addresses that fsspec opens, and `@FILE` for a list, one input a line (`@-` for
+            standard input). An invalid line is no error here; it fails later like any other source.
         storage: Options for fsspec.
         leave_out: Folder whose files are excluded, by whatever path, such as the outputs of an earlier run.
         passed_over: Receives the files of folders with videos that are neither videos nor in `leave_out`.
@@ -70,11 +66,9 @@ def expand(
     found, others = list[str](), list[Path]()
     for text in inputs:
         if text.startswith("@") and not Path(text).exists():
-            found += _listed(text[1:], recursive, storage, others)
+            found += _listed(text[1:], storage, others)
         else:
-            found += _meant(text, recursive, storage, others)
-    for name in lists:
-        found += _listed(name, recursive, storage, others)
+            found += _meant(text, storage, others)
     kept = list(dict.fromkeys(found))
     if leave_out is not None:
         place = Path(os.path.realpath(leave_out))
@@ -99,14 +93,14 @@ def describe_passed_over(paths: Sequence[Path]) -> str:
     return ", ".join(described)
 
 
-def _listed(name: str, recursive: bool, storage: Mapping[str, Any] | None, passed_over: list[Path]) -> Iterator[str]:
+def _listed(name: str, storage: Mapping[str, Any] | None, passed_over: list[Path]) -> Iterator[str]:
     for line in _lines(name):
         if _is_address(line) and Path(line).suffix.lower() in VIDEO_SUFFIXES and not glob.has_magic(line):
             # Do not query thousands of addresses one by one now; each is checked at its turn.
             yield line
             continue
         try:
-            yield from _meant(line, recursive, storage, passed_over)
+            yield from _meant(line, storage, passed_over)
         except SourceError:
             yield _as_it_stands(line)
 
@@ -132,15 +126,15 @@ def _lines(name: str) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def _meant(text: str, recursive: bool, storage: Mapping[str, Any] | None, passed_over: list[Path]) -> list[str]:
+def _meant(text: str, storage: Mapping[str, Any] | None, passed_over: list[Path]) -> list[str]:
     if _is_address(text):
-        return list(remote.expand(text, dict(storage or {}), _is_video, recursive=recursive))
+        return list(remote.expand(text, dict(storage or {}), _is_video))
     local = local_spec(text)
     path = Path(local)
     if is_glob(local):
-        return _matching(local, recursive, passed_over)
+        return _matching(local, passed_over)
     if path.is_dir():
-        return _in_folder(path, recursive, passed_over)
+        return _in_folder(path, passed_over)
     require_file(path, public_name(text))
     return [_absolute(path)]
 
@@ -150,20 +144,20 @@ def _is_address(text: str) -> bool:
     return bool(sign) and scheme.isascii() and scheme.lower() != "file" and not Path(text).exists()
 
 
-def _matching(pattern: str, recursive: bool, passed_over: list[Path]) -> list[str]:
+def _matching(pattern: str, passed_over: list[Path]) -> list[str]:
     # Path.glob takes no absolute pattern.
     matches = sorted((Path(match) for match in glob.glob(pattern, recursive=True)), key=natural_key)  # noqa: PTH207
     found = [_absolute(path) for path in matches if path.is_file()]
     if not found:
-        found = [source for path in matches if path.is_dir() for source in _in_folder(path, recursive, passed_over)]
+        found = [source for path in matches if path.is_dir() for source in _in_folder(path, passed_over)]
     if not found:
         raise SourceNotFound(f"{pattern}: matches no file", remedy="check the pattern; quote it against the shell")
     return found
 
 
-def _in_folder(folder: Path, recursive: bool, passed_over: list[Path]) -> list[str]:
+def _in_folder(folder: Path, passed_over: list[Path]) -> list[str]:
     """Return the videos of a folder; a folder of pictures is one source, as for `process`."""
-    paths = sorted(_files(folder, recursive), key=natural_key)
+    paths = sorted(_files(folder), key=natural_key)
     videos = [path for path in paths if path.suffix.lower() in VIDEO_SUFFIXES]
     if videos:
         passed_over += [path for path in paths if path.suffix.lower() not in VIDEO_SUFFIXES]
@@ -173,19 +167,14 @@ def _in_folder(folder: Path, recursive: bool, passed_over: list[Path]) -> list[s
         return [_absolute(folder)]
     raise SourceNotFound(
         f"{folder}: a folder without videos",
-        remedy="name files of other endings by a glob" if recursive else "--recursive searches the folders within",
+        remedy="name files of other endings, or of folders within, by a glob such as 'FOLDER/**/*.mp4'",
     )
 
 
-def _files(folder: Path, recursive: bool) -> Iterator[Path]:
+def _files(folder: Path) -> Iterator[Path]:
     """Yield the files that are neither hidden nor in a hidden folder."""
     try:
-        if not recursive:
-            yield from (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-            return
-        for place, folders, files in os.walk(folder):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            yield from (Path(place, name) for name in files if not name.startswith("."))
+        yield from (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except OSError as exc:
         raise SourceNotFound(f"{folder}: cannot be listed: {exc.strerror}", remedy="check its permissions") from exc
 

@@ -40,12 +40,11 @@ class JobOptions:
         folder: The output folder, absolute.
         settings: All settings, as `Settings.model_dump(mode="json")`.
         queries: Query texts.
-        region: `x,y,w,h` in pixels of the first frame, tracked from `region_at_seconds` on.
+        region: `x,y,w,h` in pixels, and `@SECONDS` if it is not of the first frame.
         example: Path of an example picture.
-        video: Write the annotated video, showing `view`.
+        video: Write the annotated video.
         report: Write the report.
-        audio: Keep the source's sound.
-        start_seconds, end_seconds, stride, max_frames: The frames to process.
+        start_seconds, end_seconds, max_frames: The frames to process.
         storage: Options for fsspec, such as `endpoint_url`; secrets stay in the environment.
     """
 
@@ -53,15 +52,11 @@ class JobOptions:
     settings: Mapping[str, Any]
     queries: tuple[str, ...] = ()
     region: str | None = None
-    region_at_seconds: float = 0.0
     example: str | None = None
     video: bool = False
-    view: str = "patches"
     report: bool = False
-    audio: bool = True
     start_seconds: float | None = None
     end_seconds: float | None = None
-    stride: int = 1
     max_frames: int | None = None
     storage: Mapping[str, Any] = field(default_factory=dict)
 

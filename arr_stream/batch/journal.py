@@ -103,7 +103,7 @@ def _mapping(line: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]
 
 
 def _named(line: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str]]:
-    """Yield sources and names; a name must be that of a single folder, since `--fresh` deletes that folder."""
+    """Yield sources and names; a name must be that of a single folder, since the batch replaces that folder."""
     pairs = line.get("jobs")
     for pair in pairs if isinstance(pairs, list) else [pairs]:
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):

@@ -51,12 +51,6 @@ class Layout:
         """Return everything that a batch creates in its folder, except the lock."""
         return self.manifest, self.summary, self.work, self.videos, self.folder / "errors"
 
-    def remove(self, name: str) -> None:
-        """Delete everything of one file, `done.json` first."""
-        self.done(name).unlink(missing_ok=True)
-        shutil.rmtree(self.video(name), ignore_errors=True)
-        self.error(name).unlink(missing_ok=True)
-
 
 def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
     """Return values that change with a source: size and modification time, or a hash over a folder of pictures.

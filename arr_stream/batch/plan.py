@@ -15,9 +15,8 @@ from arr_stream import __version__
 from arr_stream.batch.inputs import assign_names
 from arr_stream.batch.job import Done, Job, JobOptions, difference, options_digest, public_options
 from arr_stream.batch.journal import Past, read_past, source_key
-from arr_stream.batch.layout import Layout, identity, sync_folder
+from arr_stream.batch.layout import Layout, identity
 from arr_stream.errors import ArrStreamError, BatchDiffers
-from arr_stream.files import writing
 from arr_stream.plain_text import redact_url
 
 _PACKAGES = ("torch", "numpy", "opencv-python-headless", "av", "scikit-image", "onnxruntime", "rapidocr")
@@ -49,7 +48,6 @@ class Plan:
         public: The options as the journal records them.
         past: Content of the journal.
         files: Every file, in the order of the inputs.
-        fresh: Delete the folder's earlier results once a worker has loaded its models; until then they stay.
     """
 
     layout: Layout
@@ -57,7 +55,6 @@ class Plan:
     public: Mapping[str, Any]
     past: Past
     files: tuple[FileState, ...]
-    fresh: bool
 
     @property
     def digest(self) -> str:
@@ -94,27 +91,25 @@ class Plan:
             yield f"versions changed since the batch began: {', '.join(changed)}; files that are done stay as they are"
 
 
-def make_plan(sources: Sequence[str], options: JobOptions, *, resume: bool | None = None, force: bool = False) -> Plan:
+def make_plan(sources: Sequence[str], options: JobOptions, *, force: bool = False) -> Plan:
     """Compare the sources with the output folder; write nothing.
 
     Args:
         sources: From `inputs.expand`.
         options: Options for every file.
-        resume: True: there must be a batch to resume. False: ignore an earlier batch. None: resume a batch if there is
-            one.
         force: Continue even if the settings differ or lines of the journal are broken, and redo files that were done
             with other settings.
 
     Raises:
-        BatchDiffers: The folder holds a batch with other settings, foreign files, or no batch to resume.
+        BatchDiffers: The folder holds a batch with other settings, or foreign files.
     """
     layout, public = Layout(Path(options.folder)), public_options(options)
-    past = find_past(layout, public, resume=resume, force=force)
+    past = find_past(layout, public, force=force)
     names = assign_names(sources, _known(sources, past))
     jobs = [Job(index, source, names[source]) for index, source in enumerate(sources)]
-    fresh, digest = resume is False, options_digest(public)
-    files = tuple(FileState(job, "new") if fresh else _state(job, layout, digest, options.storage) for job in jobs)
-    return Plan(layout, options, public, past, files, fresh)
+    digest = options_digest(public)
+    files = tuple(_state(job, layout, digest, options.storage) for job in jobs)
+    return Plan(layout, options, public, past, files)
 
 
 def _known(sources: Sequence[str], past: Past) -> dict[str, str]:
@@ -139,18 +134,13 @@ def _known(sources: Sequence[str], past: Past) -> dict[str, str]:
     return known | {source: name for source, name in past.names.items() if name not in used}
 
 
-def find_past(layout: Layout, public: Mapping[str, Any], *, resume: bool | None = None, force: bool = False) -> Past:
+def find_past(layout: Layout, public: Mapping[str, Any], *, force: bool = False) -> Past:
     """Return the content of the journal if the batch may resume from it.
 
     Raises:
         BatchDiffers: It may not; see `make_plan`.
     """
-    fresh = resume is False
-    if fresh and force:
-        return Past()
-    past = read_past(layout.manifest, skip_broken=force or fresh)
-    if resume and past.options is None:
-        raise BatchDiffers(f"{layout.folder}: holds no batch to go on with", remedy="leave --resume out to begin one")
+    past = read_past(layout.manifest, skip_broken=force)
     if force:
         return past
     if past.options is None:
@@ -159,14 +149,12 @@ def find_past(layout: Layout, public: Mapping[str, Any], *, resume: bool | None 
             raise BatchDiffers(
                 f"{strange}: there already, and of no batch", remedy="choose another folder, or --force to write there"
             )
-    elif (
-        not fresh and options_digest(past.options) != options_digest(public) and any(layout.videos.glob("*/done.json"))
-    ):
+    elif options_digest(past.options) != options_digest(public) and any(layout.videos.glob("*/done.json")):
         raise BatchDiffers(
             f"{layout.folder}: holds a batch with other settings: {difference(past.options, public)}",
-            remedy="choose another folder, --force to do its files again, or --fresh to start over",
+            remedy="choose another folder, or --force to do its files again",
         )
-    return Past() if fresh else past
+    return past
 
 
 def _holds(path: Path) -> bool:
@@ -185,30 +173,6 @@ def _state(job: Job, layout: Layout, digest: str, storage: Mapping[str, Any]) ->
     except (OSError, ArrStreamError):
         return FileState(job, "gone", done)
     return FileState(job, "done" if done.fits(job.source, digest, now) else "changed", done)
-
-
-def start_over(layout: Layout) -> None:
-    """Delete everything that a batch made in the folder, and nothing else; call it with the folder locked.
-
-    `.work/` stays, since workers may have begun.
-
-    Raises:
-        OutputUnwritable: A file cannot be deleted.
-    """
-    names = {path.parent.name for path in layout.videos.glob("*/done.json")}
-    # Names from the journal, if it is readable.
-    with contextlib.suppress(BatchDiffers):
-        names.update(read_past(layout.manifest, skip_broken=True).names.values())
-    with writing(layout.folder):
-        for name in names:
-            layout.remove(name)
-        sync_folder(layout.videos)
-        layout.summary.unlink(missing_ok=True)
-        # Delete the journal last: an interruption before leaves a smaller batch that can be resumed or started over.
-        layout.manifest.unlink(missing_ok=True)
-        for folder in layout.own():
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
 
 
 def versions() -> dict[str, str]:

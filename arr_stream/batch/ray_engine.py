@@ -118,7 +118,6 @@ class RayEngine(WorkerEngine):
         jobs: Number of actors; None for one a GPU, or without GPUs, one for two cores.
         files: Number of files to do, which limits the actors.
         address: Address of a cluster, such as `10.0.0.1:6379`, or `auto`; None for a private one on this machine.
-        cpus_per_worker: Cores of an actor; None for an equal share.
         gpus_per_worker: GPUs of an actor, or the share of one; None for an equal share if the settings use any.
         stall_seconds: As for `WorkerEngine`.
         cluster: Replaces the real one.
@@ -136,19 +135,18 @@ class RayEngine(WorkerEngine):
         jobs: int | None = None,
         files: int | None = None,
         address: str | None = None,
-        cpus_per_worker: int | None = None,
         gpus_per_worker: float | None = None,
         stall_seconds: float = 0.0,
         cluster: RayCluster | None = None,
     ) -> None:
-        cores = max(usable_cores(), (jobs or 1) * (cpus_per_worker or 1))
+        cores = max(usable_cores(), jobs or 1)
         cluster = cluster or RayCluster(options, address=address, cpus=cores)
         try:
             nodes, gpu = cluster.nodes(), _uses_gpu(options)
             slots = min(jobs or _default_jobs(nodes, gpu), files or sys.maxsize)
             fair = share(nodes, slots, gpu=gpu)
             cluster.need = need = Need(
-                fair.cpus if cpus_per_worker is None else cpus_per_worker,
+                fair.cpus,
                 fair.gpus if gpus_per_worker is None else gpus_per_worker,
             )
         except BaseException:

@@ -48,9 +48,7 @@ _CHUNK_BYTES = 1 << 20
 _MAX_BYTES = int(Settings().source.remote_max_bytes)
 
 
-def expand(
-    text: str, storage: Mapping[str, Any], is_wanted: Callable[[Path], bool], *, recursive: bool = False
-) -> list[str]:
+def expand(text: str, storage: Mapping[str, Any], is_wanted: Callable[[Path], bool]) -> list[str]:
     """Expand an address into files: itself, the matches of its glob, or the videos of its folder.
 
     An address of a web server stands for itself: such a server has no folders, and a `?` in it is no glob.
@@ -59,7 +57,6 @@ def expand(
         text: Address with a scheme of `SCHEMES`.
         storage: Options for fsspec.
         is_wanted: Returns whether a file of a folder is a video.
-        recursive: Search nested folders too.
 
     Raises:
         ArrStreamError: As `identity`; a folder without videos counts as not found.
@@ -72,8 +69,8 @@ def expand(
             found = [name for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"]
             missing = "matches no file"
         elif fs.isdir(path):
-            found = [name for name in fs.find(path, maxdepth=None if recursive else 1) if is_wanted(Path(name))]
-            missing = f"a folder without videos{'' if recursive else '; its folders are not searched'}"
+            found = [name for name in fs.find(path, maxdepth=1) if is_wanted(Path(name))]
+            missing = "a folder without videos; its folders are not searched"
         else:
             found, missing = ([path] if fs.isfile(path) else []), "no such file"
     if not found:

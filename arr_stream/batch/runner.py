@@ -94,7 +94,7 @@ class JobRunner:
         self._before_commit = before_commit
         self.layout = Layout(Path(options.folder))
         self.settings = Settings.checked(dict(options.settings))
-        self.queries = make_queries(options.queries, options.region, options.region_at_seconds, options.example)
+        self.queries = make_queries(options.queries, options.region, options.example)
         self._digest = options_digest(public_options(options))
         self._fetched: Path | None = None
         self._models = Models.load(self.settings, threads)
@@ -184,7 +184,6 @@ class JobRunner:
             settings=self.settings,
             start_seconds=options.start_seconds,
             end_seconds=options.end_seconds,
-            stride=options.stride,
             max_frames=options.max_frames,
             models=self._models,
         )
@@ -193,7 +192,7 @@ class JobRunner:
         options, folder = self.options, workspace.video
         consumers: list[Consumer] = []
         if options.video:
-            video = annotated_video(stream, folder / VIDEO, view=options.view, audio=options.audio)
+            video = annotated_video(stream, folder / VIDEO, view=self.settings.video.view)
             consumers.append(BackgroundConsumer(video))
         if options.report:
             consumers.append(report_of(stream, folder / REPORT))

@@ -21,6 +21,8 @@ from arr_stream.cli.console import give_up_output, interrupted, print_error, pri
 from arr_stream.errors import ArrStreamError
 from arr_stream.extras import missing_package
 
+_WATCH = "Watch a camera or another live source: choose the cells of every frame as it comes, show, record and ask."
+
 COMMANDS = {
     "process": ("process:process", "Choose the cells of every frame and write what was asked for."),
     "batch": (
@@ -33,11 +35,8 @@ COMMANDS = {
     ),
     "ask": ("ask:ask", "Show a video to a model and ask it, at the end, every so often, or when the scene changes."),
     "serve": ("serve:serve", "Serve a page and an interface for programs (docs/api.md) until Ctrl-C."),
-    "webcam": ("live:webcam", "Watch a camera: choose the cells of every frame as it comes, show, record and ask."),
-    "stream": (
-        "live:stream",
-        "Watch a live source: choose the cells of every frame as it comes, show, record and ask.",
-    ),
+    "webcam": ("live:stream", _WATCH),
+    "stream": ("live:stream", _WATCH),
     "cameras": ("tables:cameras", "List the cameras of this machine, and what to give to open each."),
     "eval": ("evaluate:app", "Measure quality on footage with ground truth."),
     "bench": (
@@ -72,6 +71,23 @@ COMMANDS = {
 """Module and function (or group) of each command in this package, and its line in the list of commands."""
 
 
+_OPTIONS = {"selection.budget": "budget", "vlm.model": "model", "vlm.endpoint": "endpoint"}
+"""Settings that have an option of their own, and the parameter that holds it."""
+
+
+class NamesOptions(TyperCommand):
+    """Command whose errors name the options that the user typed instead of the settings behind them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ArrStreamError as error:
+            for setting, parameter in _OPTIONS.items():
+                if ctx.params.get(parameter) is not None:
+                    error.rename(setting, f"--{parameter}")
+            raise
+
+
 def _command(name: str, place: str) -> Any:
     module, _, attribute = place.partition(":")
     target = getattr(import_module(f"arr_stream.cli.{module}"), attribute)
@@ -80,7 +96,7 @@ def _command(name: str, place: str) -> Any:
         command.name = name
         return command
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(target)
+    alone.command(name, cls=NamesOptions)(target)
     return get_command(alone)
 
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arr_stream.cli import options
 from arr_stream.cli.batch_progress import batch_reporting, print_plan, print_summary
-from arr_stream.cli.console import counted, interrupted
-from arr_stream.cli.options import (
-    READ,
-    WRITE,
-    But,
-    Group,
-    LookOptions,
-    ReadOptions,
-    SettingsOptions,
-    TellOptions,
-    grouped,
-    needs,
-)
+from arr_stream.cli.console import Log, counted, interrupted
 from arr_stream.cli.running import stop_on_signals
 from arr_stream.errors import BatchIncomplete, InvalidSetting, SourceDamaged, SourceNotFound
 from arr_stream.extras import need
@@ -31,234 +22,171 @@ if TYPE_CHECKING:
     from arr_stream.batch.coordinator import BatchResult
     from arr_stream.batch.engine import WorkerEngine
     from arr_stream.batch.job import JobOptions
-    from arr_stream.config import Settings
 
-BATCH = "How to go about it"
-
-_ENGINES = ("local", "ray")
+_BATCH = "How to go about it"
+"""Panel of the help."""
 
 
-@dataclass(frozen=True)
-class InputOptions(Group):
-    """Options for the inputs."""
+class Engine(StrEnum):
+    """Values of `--engine`."""
 
-    panel: ClassVar = READ
-    lists: Annotated[
-        list[str] | None, typer.Option("--list", help="File with one input a line; - for standard input.")
-    ] = None
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Search folders within folders.")] = False
-    storage: Annotated[list[str] | None, typer.Option(help="key=value for fsspec, such as endpoint_url.")] = None
-
-    def for_fsspec(self) -> dict[str, Any]:
-        """Return the storage options for fsspec.
-
-        Raises:
-            InvalidSetting: An option is not key=value.
-        """
-        values: dict[str, Any] = {}
-        for text in self.storage or ():
-            key, sign, value = text.partition("=")
-            if not sign or not key.strip():
-                raise InvalidSetting(f"--storage {text!r} has no '='", remedy="write --storage key=value")
-            values[key.strip()] = value
-        return values
+    LOCAL, RAY = "local", "ray"
 
 
-@dataclass(frozen=True)
-class OutputOptions(Group):
-    """Options for the files written for every input."""
-
-    panel: ClassVar = WRITE
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for everything.")] = Path("batch")
-    video: Annotated[bool, typer.Option(help="Write annotated videos.")] = False
-    view: Annotated[str, typer.Option(help="What the videos show, as for `process`.")] = "patches"
-    report: Annotated[bool, typer.Option(help="Write reports.")] = False
-    audio: Annotated[bool, typer.Option(help="Keep the sound of the sources.")] = True
-
-    def check(self) -> None:
-        """Check the options before anything is made.
-
-        Raises:
-            InvalidSetting: There is no such view.
-        """
-        if self.video:
-            from arr_stream.draw.views import check_view
-
-            check_view(self.view)
-
-
-@dataclass(frozen=True)
-class EngineOptions(Group):
-    """Options for the workers and their engine."""
-
-    panel: ClassVar = BATCH
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", min=1, help="Files at once; half of the cores, or what a cluster has."),
-    ] = None
-    engine: Annotated[str, typer.Option(help="Who works: local (processes) or ray (a cluster).")] = "local"
-    ray_address: Annotated[str | None, typer.Option(help="A Ray cluster, instead of one for this run.")] = None
-    ray_cpus: Annotated[int | None, typer.Option(min=1, help="Cores of a worker on Ray; an equal share.")] = None
-    ray_gpus: Annotated[float | None, typer.Option(min=0.0, help="GPUs of a worker on Ray, or its share of one.")] = (
-        None
-    )
-    stall: Annotated[
-        float,
-        typer.Option(min=0.0, help="Seconds without a frame after which a worker is replaced; 0: never."),
-    ] = 0.0
-
-    def __post_init__(self) -> None:
-        if self.engine not in _ENGINES:
-            raise InvalidSetting(f"--engine {self.engine!r} is not known", remedy=f"choose from {', '.join(_ENGINES)}")
-        if self.engine != "ray":
-            on_ray = {"--ray-address": self.ray_address, "--ray-cpus": self.ray_cpus, "--ray-gpus": self.ray_gpus}
-            needs("--engine ray", {option: value is not None for option, value in on_ray.items()})
-
-    def make(self, asked: JobOptions, files: int, inherited: Sequence[int]) -> WorkerEngine:
-        """Return the engine; the signature is that of `MakeEngine`."""
-        if self.engine == "ray":
-            from arr_stream.batch.ray_engine import RayEngine
-
-            return RayEngine(
-                asked,
-                jobs=self.jobs,
-                files=files,
-                address=self.ray_address,
-                cpus_per_worker=self.ray_cpus,
-                gpus_per_worker=self.ray_gpus,
-                stall_seconds=self.stall,
-            )
-        from arr_stream.batch.local import LocalEngine
-        from arr_stream.processes import usable_cores
-
-        workers = min(files, self.jobs or max(1, usable_cores() // 2))
-        return LocalEngine(asked, jobs=workers, inherited=inherited, stall_seconds=self.stall)
-
-
-@dataclass(frozen=True)
-class BatchOptions(Group):
-    """Options for resuming a batch and for failures."""
-
-    panel: ClassVar = BATCH
-    retries: Annotated[int, typer.Option(min=0, help="Further attempts, where one may go better.")] = 2
-    resume: Annotated[
-        bool | None,
-        typer.Option(
-            "--resume/--fresh",
-            help="Go on with a batch that must be there, or start over; neither: go on if there is one.",
-        ),
-    ] = None
-    force: Annotated[bool, typer.Option("--force", "-f", help="Do files again that were done otherwise.")] = False
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End with the first file that fails.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False
-
-
-@grouped
 def batch(
-    given: InputOptions,
-    read: Annotated[ReadOptions, But("video_stream")],
-    look: Annotated[LookOptions, But("gaze", "mask")],
-    write: OutputOptions,
-    chosen: SettingsOptions,
-    workers: EngineOptions,
-    how: BatchOptions,
-    tell: TellOptions,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[INPUT]...", help="Files, folders, globs, addresses such as s3://..., or @LIST."),
+        typer.Argument(
+            metavar="[INPUT]...",
+            help="Files, folders, globs ('FOLDER/**/*.mp4' for all below a folder), addresses such as s3://..., or "
+            "@LIST, a file with one a line (@- for standard input).",
+        ),
     ] = None,
+    query: options.Query = None,
+    region: Annotated[
+        str | None, options.option("Box x,y,w,h in pixels of each first frame, or x,y,w,h@SECONDS.", options.LOOK)
+    ] = None,
+    example: options.Example = None,
+    budget: options.Budget = None,
+    storage: Annotated[
+        list[str] | None, options.option("key=value for fsspec, such as endpoint_url.", options.READ)
+    ] = None,
+    start: options.Start = None,
+    end: options.End = None,
+    max_frames: options.MaxFrames = None,
+    output: Annotated[Path, options.option("Folder for everything.", options.WRITE, "--output", "-o")] = Path("batch"),
+    video: Annotated[bool, options.option("Write annotated videos.", options.WRITE, "--video")] = False,
+    report: Annotated[bool, options.option("Write reports.", options.WRITE, "--report")] = False,
+    force: Annotated[
+        bool, options.option("Do files again that were done otherwise.", options.WRITE, "--force", "-f")
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        options.option("Files at once; half of the cores, or what a cluster has.", _BATCH, "--jobs", "-j", min=1),
+    ] = None,
+    engine: Annotated[
+        Engine,
+        options.option("Processes of this machine, or Ray (the cluster of RAY_ADDRESS, if set).", _BATCH),
+    ] = Engine.LOCAL,
+    ray_gpus: Annotated[
+        float | None, options.option("GPUs of a worker on Ray, or its share of one.", _BATCH, min=0.0)
+    ] = None,
+    stall: Annotated[
+        float, options.option("Seconds without a frame after which a worker is replaced; 0: never.", _BATCH, min=0.0)
+    ] = 0.0,
+    retries: Annotated[int, options.option("Further attempts, where one may go better.", _BATCH, min=0)] = 2,
+    dry_run: Annotated[bool, options.option("Say what would be done.", _BATCH, "--dry-run")] = False,
+    preset: options.Preset = None,
+    overrides: options.Overrides = None,
+    log: options.LogOption = Log.TEXT,
 ) -> None:
     """Process many videos in parallel; run the same command again to resume.
 
     A file that fails does not stop the others: errors/NAME.json says why, and the exit code is 100. It is 15 if all are
     done, but some are damaged.
     """
-    settings = chosen.load(look)
-    from arr_stream.batch.inputs import describe_passed_over, expand
+    settings = options.load_settings(preset, overrides, budget=budget)
 
-    asked = _job_options(given, read, look, write, settings)
-    if not (inputs or given.lists):
-        raise SourceNotFound("no input was given", remedy="give files, folders, globs, or --list FILE")
-    look.queries()
-    write.check()
-    if workers.engine == "ray":
-        need("ray", "--engine ray")
-    passed_over: list[Path] = []
-    sources = expand(
-        inputs or [],
-        lists=given.lists or [],
-        recursive=given.recursive,
-        storage=asked.storage,
-        leave_out=Path(asked.folder),
-        passed_over=passed_over,
+    from arr_stream.batch.inputs import describe_passed_over, expand
+    from arr_stream.batch.job import JobOptions
+    from arr_stream.relevance.query import MaskQuery, make_queries
+
+    asked = JobOptions(
+        folder=str(output.absolute()),
+        settings=settings.model_dump(mode="json"),
+        queries=tuple(query or ()),
+        region=region,
+        example=str(example.absolute()) if example is not None else None,
+        video=video,
+        report=report,
+        storage=_for_fsspec(storage or ()),
+        start_seconds=start,
+        end_seconds=end,
+        max_frames=max_frames,
     )
+    if not inputs:
+        raise SourceNotFound("no input was given", remedy="give files, folders, globs, or @LIST")
+    if any(isinstance(each, MaskQuery) for each in make_queries(asked.queries, region, example)):
+        raise InvalidSetting(f"--region {region}: a picture fits one video", remedy="give a box x,y,w,h")
+    if video:
+        from arr_stream.draw.views import check_view
+
+        check_view(settings.video.view)
+    if engine is Engine.RAY:
+        need("ray", "--engine ray")
+    elif ray_gpus is not None:
+        raise InvalidSetting("--ray-gpus without --engine ray", remedy="give --engine ray as well")
+    passed_over: list[Path] = []
+    sources = expand(inputs, storage=asked.storage, leave_out=Path(asked.folder), passed_over=passed_over)
     if not sources:
         raise SourceNotFound("no input is left to do", remedy="the output folder is not searched for inputs")
     notices = [f"not processed: {describe_passed_over(passed_over)}; name such files by a glob"] if passed_over else []
-    if how.dry_run:
+    if dry_run:
         from arr_stream.batch.plan import make_plan
 
-        print_plan(make_plan(sources, asked, resume=how.resume, force=how.force), notices)
+        print_plan(make_plan(sources, asked, force=force), notices)
         return
     if settings.models.download:
         # Here, once: otherwise every worker would download them.
         from arr_stream.cli.models import fetch_needed
 
         fetch_needed(settings)
-    _finish(_run(sources, asked, workers, how, tell, notices))
 
-
-def _job_options(
-    given: InputOptions, read: ReadOptions, look: LookOptions, write: OutputOptions, settings: Settings
-) -> JobOptions:
-    from arr_stream.batch.job import JobOptions
-
-    return JobOptions(
-        folder=str(write.output.absolute()),
-        settings=settings.model_dump(mode="json"),
-        queries=tuple(look.query or ()),
-        region=look.region,
-        region_at_seconds=look.region_at,
-        example=str(look.example.absolute()) if look.example is not None else None,
-        video=write.video,
-        view=write.view,
-        report=write.report,
-        audio=write.audio,
-        storage=given.for_fsspec(),
-        **read.span,
-    )
-
-
-def _run(
-    sources: Sequence[str],
-    asked: JobOptions,
-    workers: EngineOptions,
-    how: BatchOptions,
-    tell: TellOptions,
-    notices: Sequence[str],
-) -> BatchResult:
     from arr_stream.batch.batch import opened, run_batch
 
     with (
         stop_on_signals(hangup=True) as stop,
-        opened(sources, asked, resume=how.resume, force=how.force) as (plan, lock),
-        batch_reporting(len(plan.to_do), quiet=tell.quiet, log_json=tell.log_json) as reporter,
+        opened(sources, asked, force=force) as (plan, lock),
+        batch_reporting(len(plan.to_do), log) as reporter,
     ):
         for notice in (*notices, *plan.notices):
             reporter.notice(notice)
         result = run_batch(
             plan,
             lock,
-            workers.make,
-            engine_name=workers.engine,
-            retries=how.retries,
-            fail_fast=how.fail_fast,
+            partial(_make_ray, jobs, ray_gpus, stall) if engine is Engine.RAY else partial(_make_local, jobs, stall),
+            engine_name=engine.value,
+            retries=retries,
             stop=stop,
             watch=reporter.hear,
         )
-    if not tell.quiet:
-        print_summary(result, log_json=tell.log_json)
-    return result
+    if log is not Log.QUIET:
+        print_summary(result, log)
+    _finish(result)
+
+
+def _make_local(
+    jobs: int | None, stall_seconds: float, asked: JobOptions, files: int, inherited: Sequence[int]
+) -> WorkerEngine:
+    from arr_stream.batch.local import LocalEngine
+    from arr_stream.processes import usable_cores
+
+    workers = min(files, jobs or max(1, usable_cores() // 2))
+    return LocalEngine(asked, jobs=workers, inherited=inherited, stall_seconds=stall_seconds)
+
+
+def _make_ray(
+    jobs: int | None, gpus: float | None, stall_seconds: float, asked: JobOptions, files: int, _inherited: Sequence[int]
+) -> WorkerEngine:
+    from arr_stream.batch.ray_engine import RayEngine
+
+    address = os.environ.get("RAY_ADDRESS") or None
+    return RayEngine(asked, jobs=jobs, files=files, address=address, gpus_per_worker=gpus, stall_seconds=stall_seconds)
+
+
+def _for_fsspec(storage: Sequence[str]) -> dict[str, Any]:
+    """Return the storage options for fsspec.
+
+    Raises:
+        InvalidSetting: An option is not key=value.
+    """
+    values: dict[str, Any] = {}
+    for text in storage:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise InvalidSetting(f"--storage {text!r} has no '='", remedy="write --storage key=value")
+        values[key.strip()] = value
+    return values
 
 
 def _finish(result: BatchResult) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from arr_stream.cli.console import JsonLines, PlainLines, Reporter, counted, err, out, print_line, say, say_json
+from arr_stream.cli.console import JsonLines, Log, PlainLines, Reporter, counted, err, out, print_line, say, say_json
 from arr_stream.plain_text import redact_url
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _STATES = {
 
 
 class BatchReporter(Reporter):
-    """Progress display of a batch; this class, for `--quiet`, prints warnings only."""
+    """Progress display of a batch; this class, for `--log quiet`, prints warnings only."""
 
     def hear(self, event: Event) -> None:
         """Report the outcome of a file."""
@@ -127,11 +127,11 @@ class BatchBars(BatchLines):
 
 
 @contextmanager
-def batch_reporting(total: int, *, quiet: bool, log_json: bool) -> Iterator[BatchReporter]:
-    """Yield the reporter that fits the options and the terminal, for `total` files."""
-    if quiet:
-        yield BatchReporter(log_json=log_json)
-    elif log_json:
+def batch_reporting(total: int, log: Log) -> Iterator[BatchReporter]:
+    """Yield the reporter that fits `--log` and the terminal, for `total` files."""
+    if log is Log.QUIET:
+        yield BatchReporter()
+    elif log is Log.JSON:
         yield BatchJsonLines()
     elif not err.is_terminal:
         yield BatchLines(total)
@@ -159,7 +159,7 @@ def print_plan(plan: Plan, notices: Sequence[str]) -> None:
     out.print(f"{counted(len(plan.to_do), 'file')} of {len(plan.files)} to do; nothing was done", markup=False)
 
 
-def print_summary(result: BatchResult, *, log_json: bool) -> None:
+def print_summary(result: BatchResult, log: Log) -> None:
     """Print the summary of a run to standard output, or log it as a JSON line."""
     plan, damaged = result.plan, result.damaged
     counts = {
@@ -169,7 +169,7 @@ def print_summary(result: BatchResult, *, log_json: bool) -> None:
         "failed": len(result.failed),
         "left": len(result.left),
     }
-    if log_json:
+    if log is Log.JSON:
         say_json(event="done", reason=result.reason, **counts)
         return
     from rich.table import Table

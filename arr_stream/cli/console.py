@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,21 +93,21 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-class Reporter:
-    """Progress display of a run; this class, for `--quiet`, prints warnings only."""
+class Log(StrEnum):
+    """Values of `--log`: how progress is reported on standard error."""
 
-    def __init__(self, *, log_json: bool = False) -> None:
-        self._log_json = log_json
+    TEXT, JSON, QUIET = "text", "json", "quiet"
+
+
+class Reporter:
+    """Progress display of a run; this class, for `--log quiet`, prints warnings only."""
 
     def notice(self, text: str) -> None:
         """Print a notice."""
 
     def warning(self, text: str) -> None:
-        """Print a line without which the user would misread the result, with `--quiet` as well."""
-        if self._log_json:
-            say_json(event="warning", text=text)
-        else:
-            say(f"warning: {text}")
+        """Print a line without which the user would misread the result, with `--log quiet` as well."""
+        say(f"warning: {text}")
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
         """Report a finished frame."""
@@ -128,11 +129,13 @@ class JsonLines(Reporter):
     """One JSON object a line on standard error, for programs."""
 
     def __init__(self) -> None:
-        super().__init__(log_json=True)
         self._last = time.monotonic()
 
     def notice(self, text: str) -> None:
         say_json(event="notice", text=text)
+
+    def warning(self, text: str) -> None:
+        say_json(event="warning", text=text)
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
         if time.monotonic() - self._last >= 1.0:
@@ -152,7 +155,6 @@ class PlainLines(Reporter):
     """Line every few seconds, for output that is not a terminal."""
 
     def __init__(self, total: int | None) -> None:
-        super().__init__()
         self._total = total
         self._said: set[str] = set()
         self._start = self._last = time.monotonic()
@@ -212,11 +214,11 @@ class Bar(PlainLines):
 
 
 @contextmanager
-def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Reporter]:
-    """Yield the reporter that fits the options and the terminal."""
-    if quiet:
-        yield Reporter(log_json=log_json)
-    elif log_json:
+def reporting(total: int | None, log: Log) -> Iterator[Reporter]:
+    """Yield the reporter that fits `--log` and the terminal."""
+    if log is Log.QUIET:
+        yield Reporter()
+    elif log is Log.JSON:
         yield JsonLines()
     elif not err.is_terminal:
         yield PlainLines(total)

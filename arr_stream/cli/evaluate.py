@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arr_stream.cli import NamesOptions
 from arr_stream.cli.measuring import (
     Force,
     Json,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
-app.command()(questions)
+app.command(cls=NamesOptions)(questions)
 
 
 @app.command()

@@ -1,44 +1,77 @@
-"""`arr-stream webcam` and `arr-stream stream`: a live source in a window, with files, alerts and a model."""
+"""`arr-stream stream` and `arr-stream webcam`: a live source in a window, with files, alerts and a model."""
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
-from arr_stream.cli.live_options import LiveOptions
-from arr_stream.cli.options import given_values, grouped
+from arr_stream.cli import options
+from arr_stream.cli.console import Log
+from arr_stream.cli.running import Outputs
+from arr_stream.errors import EmptyQuery, InvalidSetting
 
 
-@grouped
-def webcam(
-    options: LiveOptions,
-    source: Annotated[
-        str, typer.Argument(metavar="CAMERA", help="Its number, device or name (`arr-stream cameras`).")
-    ] = "0",
-) -> None:
-    """Watch a camera: choose the cells of every frame as it comes, show, record and ask.
-
-    In the window: h shows the keys, / asks for something else, a drag marks a region.
-    """
-    _show(camera_source(source), options)
-
-
-@grouped
 def stream(
+    ctx: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(help="rtsp://, http://, udp:// ... address, lavfi:GRAPH, loop:FILE, a camera, or a file."),
-    ],
-    options: LiveOptions,
+        typer.Argument(
+            help="Camera (its number, or for `webcam` its device or name), rtsp://, http://, udp:// ... address, "
+            "lavfi:GRAPH, loop:FILE, or a file."
+        ),
+    ] = "0",
+    query: options.Query = None,
+    region: options.Region = None,
+    example: options.Example = None,
+    budget: options.Budget = None,
+    duration: Annotated[float | None, options.option("Stop after so many seconds.", options.READ)] = None,
+    max_frames: options.MaxFrames = None,
+    headless: Annotated[bool, options.option("Without a window.", options.RUN, "--headless")] = False,
+    output: options.Video = None,
+    patches: options.Patches = None,
+    report: options.Report = None,
+    force: options.Force = False,
+    question: Annotated[str | None, options.option("What to ask the model.", options.ASK)] = None,
+    every: options.Every = None,
+    watch: options.Watch = False,
+    model: options.Model = None,
+    endpoint: options.Endpoint = None,
+    when: options.When = None,
+    post: options.Post = None,
+    preset: options.Preset = None,
+    overrides: options.Overrides = None,
+    log: options.LogOption = Log.TEXT,
 ) -> None:
-    """Watch a live source: choose the cells of every frame as it comes, show, record and ask.
+    """Watch a camera or another live source: choose the cells of every frame as it comes, show, record and ask.
 
-    A source that breaks off is opened again. In the window: h shows the keys, / asks for something else, a drag
-    marks a region.
+    A source that breaks off is opened again. In the window: h shows the keys, / asks for something else, a drag marks
+    a region.
     """
-    _show(source, options)
+    if duration is not None and not duration > 0:
+        raise InvalidSetting(f"--duration {duration:g}", remedy="give seconds above 0")
+    if question is None:
+        given = {"--every": every, "--watch": watch, "--model": model, "--endpoint": endpoint}
+        options.needs("--question", given)
+    elif not question.strip():
+        raise EmptyQuery("the question is empty", remedy='ask something: --question "what is on the table?"')
+    if not when:
+        options.needs("--when", {"--post": post}, 'say when: --when "relevance > 0.6 for 2s"')
+    plan = None if question is None else options.make_plan(question, every, watch, otherwise="change")
+    settings = options.load_settings(preset, overrides, budget=budget, model=model, endpoint=endpoint).for_live()
+
+    from arr_stream.cli.live_run import Watched, run_live
+
+    run_live(
+        camera_source(source) if ctx.info_name == "webcam" or source.isdecimal() else source,
+        settings,
+        Watched(query, region, example, plan, when, post),
+        Outputs(output, patches, report, force, settings.video.view, live=True),
+        headless=headless,
+        duration=duration,
+        max_frames=max_frames,
+        log=log,
+    )
 
 
 def camera_source(camera: str) -> str:
@@ -46,30 +79,3 @@ def camera_source(camera: str) -> str:
     from arr_stream.sources.live import is_live_spec
 
     return camera if is_live_spec(camera) and not camera.isdecimal() else f"camera:{camera}"
-
-
-def _show(source: str, options: LiveOptions) -> None:
-    if options.show.serve:
-        _serve(source, options)
-    else:
-        from arr_stream.cli.live_run import run_live
-
-        run_live(source, options)
-
-
-def _serve(source: str, options: LiveOptions) -> None:
-    """Hand a source over to `serve`, as if the user had called that command."""
-    from arr_stream.cli.serve import TOKEN_VARIABLE, AccessOptions, ServerOptions, serve_sources
-
-    chosen, port = options.chosen, options.show.port
-    serve_sources(
-        [source],
-        ServerOptions() if port is None else ServerOptions(port=port),
-        AccessOptions(token=os.environ.get(TOKEN_VARIABLE) or None),
-        options.alerts,
-        options.tell,
-        query=options.look.query or (),
-        presets=[] if chosen.preset is None else [str(chosen.preset)],
-        overrides=chosen.overrides or (),
-        values=given_values(options.look, options.capture, options.model, chosen),
-    )

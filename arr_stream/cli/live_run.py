@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from arr_stream.cli.console import Reporter, counted
-from arr_stream.cli.live_options import LiveOptions
+from arr_stream.cli.console import Log, Reporter, counted, reporting
 from arr_stream.cli.models import fetch_needed
-from arr_stream.cli.options import needs, without_skipping
-from arr_stream.cli.running import Figures, counts, finish, make_watcher, run_told, stop_on_signals, wrote
+from arr_stream.cli.options import alert_rules, make_webhooks, without_skipping
+from arr_stream.cli.running import Figures, Outputs, counts, finish, make_watcher, run_told, stop_on_signals, wrote
+from arr_stream.config import Settings
 from arr_stream.live.alerts import Alerts
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.webhook import Alert, Webhook
@@ -22,38 +22,67 @@ from arr_stream.live.window.loop import Feed, WindowLoop
 from arr_stream.live.window.screen import Window
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
+from arr_stream.relevance.query import Query, make_queries
+from arr_stream.relevance.question import sought
 from arr_stream.run import RunResult
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live import SourceState, open_live
 from arr_stream.threads import prepare_for_live
 from arr_stream.vlm import answering, make_viewer
+from arr_stream.vlm.watcher import Plan
 
 _GRACE_SECONDS = 1.0
 """Seconds that an ending run may wait for its next frame."""
 _POLL_SECONDS = 0.1
 
 
-def run_live(source: str, options: LiveOptions) -> None:
+@dataclass(frozen=True)
+class Watched:
+    """Queries of a live run, its question to a model, and its alerts."""
+
+    texts: Sequence[str] | None
+    region: str | None
+    example: Path | None
+    plan: Plan | None
+    when: Sequence[str] | None
+    post: Sequence[str] | None
+
+    def queries(self) -> list[Query]:
+        """Return the queries; without any text, those derived from the question.
+
+        Raises:
+            QueryError: See `arr_stream.errors`.
+        """
+        derived = sought(self.plan.question) if self.plan is not None else []
+        return make_queries(derived if self.texts is None else self.texts, self.region, self.example)
+
+
+def run_live(
+    source: str,
+    settings: Settings,
+    watched: Watched,
+    write: Outputs,
+    *,
+    headless: bool,
+    duration: float | None,
+    max_frames: int | None,
+    log: Log,
+) -> None:
     """Run a live source until it ends, its time is up, or the user stops it.
 
     Raises:
         ArrStreamError: An error prevented the run or ended it early.
     """
     prepare_for_live()
-    settings, question = options.settings(), options.ask.question
-    settings = settings if question is None else answering(settings)
-    options.write.check(source.removeprefix("loop:"))
-    queries = options.look.queries(question)
-    rules = options.alerts.rules(settings, queries, answers=question is not None)
-    if not rules:
-        needs("--when", {"--post": options.alerts.post}, 'say when: --when "relevance > 0.6 for 2s"')
-    plan = None if question is None else options.ask.when.plan(question, "change")
+    plan = watched.plan
+    settings = settings if plan is None else answering(settings)
+    write.check(source.removeprefix("loop:"))
+    queries = watched.queries()
+    rules = alert_rules(watched.when, watched.post, settings, queries, answers=plan is not None)
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:
-        window = None
-        if not options.show.headless:
-            window = stack.enter_context(contextlib.closing(Window("arr-stream")))
-        reporter = stack.enter_context(options.tell.reporting(None))
+        window = None if headless else stack.enter_context(contextlib.closing(Window("arr-stream")))
+        reporter = stack.enter_context(reporting(None, log))
         viewer = None
         if plan is not None:
             settings, notices = without_skipping(settings)
@@ -64,14 +93,14 @@ def run_live(source: str, options: LiveOptions) -> None:
         states = SourceStates(reporter)
         opened = open_live(source, settings, on_state=states.take)
         stream = stack.enter_context(LimitedStream(opened, settings, queries, on_notice=reporter.notice))
-        stream.max_frames = options.capture.max_frames
+        stream.max_frames = max_frames
         feed, figures = Feed(lambda: stream.dropped), Figures()
-        alerts = [_alerts(rules, options.alerts.webhooks(), stream, reporter)] if rules else []
-        consumers = options.write.consumers(stream)
+        alerts = [_alerts(rules, make_webhooks(watched.post), stream, reporter)] if rules else []
+        consumers = write.consumers(stream)
         for consumer in (*alerts, *consumers):
             stack.callback(consumer.close)
         stop = stack.enter_context(stop_on_signals())
-        stack.enter_context(_ended_in_time(stream, stop, options.capture.duration))
+        stack.enter_context(_ended_in_time(stream, stop, duration))
         watcher = live = None
         if viewer is not None and plan is not None:
             watcher, live = make_watcher(viewer, plan, stream, reporter=reporter, stop=stop, beside=True)
@@ -83,13 +112,13 @@ def run_live(source: str, options: LiveOptions) -> None:
         if window is None:
             result = process()
         else:
-            loop = WindowLoop(window, stream, feed, view=options.write.view, state=states.now)
+            loop = WindowLoop(window, stream, feed, view=write.view, state=states.now)
             result, shown_age_ms = _beside(process, loop, stream), loop.ages_ms.median
         if stop.is_set() and result.error is None:
             # The user ended a stream that delivered no more frames; it reports "finished".
             result = replace(result, reason="interrupted")
         if result.frames:
-            reporter.done(last_word(result, figures, stream.source.stats, shown_age_ms, options.write.written))
+            reporter.done(last_word(result, figures, stream.source.stats, shown_age_ms, write.written))
     finish(result)
     if watcher is not None and watcher.failure is not None and not watcher.answered:
         raise watcher.failure

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from arr_stream.cli import options
 from arr_stream.cli.console import counted, counting, interrupted, say
 from arr_stream.cli.measuring import Json, show
-from arr_stream.cli.options import ASK, LOOK, But, OwnModelOptions, SettingsOptions, grouped, without_skipping
 from arr_stream.cli.running import stop_on_signals
 from arr_stream.errors import EvaluationIncomplete, InvalidSetting
 
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
     from arr_stream.evaluation.questions import Skipped
 
 
-@grouped
 def questions(
     data: Annotated[Path, typer.Argument(help="JSON lines, or a folder with questions.jsonl; see docs/measuring.md.")],
-    model: OwnModelOptions,
-    chosen: Annotated[SettingsOptions, But("sam_checkpoint")],
+    model: options.Model = None,
+    endpoint: options.Endpoint = None,
     budget: Annotated[
         list[str] | None,
-        typer.Option(help="Tokens a frame, or a share of the grid; repeat it (100% and 25%).", rich_help_panel=LOOK),
+        options.option("Tokens a frame, or a share of the grid; repeat it (100% and 25%).", options.LOOK),
     ] = None,
     choice: Annotated[
         list[str] | None,
-        typer.Option(help="Who chooses: ours, uniform, random or scaled; repeat it (ours).", rich_help_panel=LOOK),
+        options.option("Who chooses: ours, uniform, random or scaled; repeat it (ours).", options.LOOK),
     ] = None,
     tell_options: Annotated[
-        bool, typer.Option("--tell-options", help="Tell the model which answers are offered.", rich_help_panel=ASK)
+        bool, options.option("Tell the model which answers are offered.", options.ASK, "--tell-options")
     ] = False,
+    preset: options.Preset = None,
+    overrides: options.Overrides = None,
     as_json: Json = False,
 ) -> None:
     """Ask a model your own questions about pictures and videos: right answers by share of the tokens, with intervals.
@@ -43,8 +44,8 @@ def questions(
     """
     from arr_stream.vlm import answering
 
-    settings, notices = without_skipping(answering(chosen.load(model)))
-    model.check(settings, {"--download": chosen.download})
+    loaded = options.load_settings(preset, overrides, model=model, endpoint=endpoint)
+    settings, notices = options.without_skipping(answering(loaded))
 
     from arr_stream.answers import model_name
     from arr_stream.cli.models import fetch_needed

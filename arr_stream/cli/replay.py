@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
-from arr_stream.cli.console import print_line
-from arr_stream.cli.options import TellOptions, grouped
+from arr_stream.cli import options
+from arr_stream.cli.console import Log, print_line, reporting
 from arr_stream.cli.running import Figures, finish, run_told, stop_on_signals
 
 
-@grouped
 def replay(
     records: Annotated[Path, typer.Argument(help="Records that `process --patches` wrote.")],
-    tell: TellOptions,
     source: Annotated[str | None, typer.Argument(help="The source; by default where it was.")] = None,
+    log: options.LogOption = Log.TEXT,
 ) -> None:
     """Run again what records were made of, and compare the results.
 
@@ -27,7 +26,7 @@ def replay(
 
     recording = Recording(records)
     stream = recording.reopened(source)
-    with stream, tell.reporting(stream.source.info.num_frames) as reporter, stop_on_signals() as stop:
+    with stream, reporting(stream.source.info.num_frames, log) as reporter, stop_on_signals() as stop:
         if versions := recording.changed_versions():
             reporter.notice("versions differ from those of the records: " + "; ".join(versions))
         comparison = Comparison(recording, header_of(stream), stop)

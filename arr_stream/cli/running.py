@@ -7,15 +7,19 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arr_stream.cli.console import AnswerPrinter, Reporter, counted, interrupted
+from arr_stream.errors import OutputUnwritable
+from arr_stream.files import STANDARD_OUTPUT, prepare_output
 
 if TYPE_CHECKING:
     from arr_stream.consumer import Consumer, Outcome
     from arr_stream.patch_set import PatchSet
+    from arr_stream.records.provenance import Question
     from arr_stream.run import RunResult
     from arr_stream.stream import Stream
     from arr_stream.types import Frame
@@ -58,6 +62,81 @@ class Figures:
             self.ages_ms.add((time.monotonic() - frame.captured_seconds) * 1e3)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files that a run writes.
+
+    Args:
+        video: Annotated video.
+        patches: Records; `-` for standard output.
+        report: Folder of the report.
+        force: Overwrite files.
+        view: What the video shows.
+        live: Write the video without sound; frames that its encoder is too slow for are missing from it.
+    """
+
+    video: Path | None = None
+    patches: Path | None = None
+    report: Path | None = None
+    force: bool = False
+    view: str = "patches"
+    live: bool = False
+
+    @property
+    def written(self) -> list[Path]:
+        """Return the files and folders that exist now."""
+        paths = [path for path in (self.video, self.patches, self.report) if path is not None]
+        return [path for path in paths if path == STANDARD_OUTPUT or path.exists()]
+
+    def check(self, source: str) -> None:
+        """Check that every output can be written, before models are loaded.
+
+        Raises:
+            InvalidSetting: There is no such view.
+            OutputError: See `arr_stream.errors`.
+        """
+        if self.view != "patches":
+            from arr_stream.draw.views import check_view
+
+            check_view(self.view)
+        for path in (self.video, self.patches):
+            if path is not None and path.exists() and Path(source).exists() and path.samefile(source):
+                raise OutputUnwritable(
+                    f"{path}: is the source itself", remedy="choose another name; --force is no help here"
+                )
+        if self.video is not None and self.patches is not None and self.video.resolve() == self.patches.resolve():
+            raise OutputUnwritable(
+                f"{self.video}: named twice, for the video and the records", remedy="give each its own name"
+            )
+        if self.video is not None:
+            prepare_output(self.video, self.force)
+        if self.patches is not None:
+            prepare_output(self.patches, self.force, direct=True)
+        if self.report is not None:
+            from arr_stream.draw.report import prepare_report
+
+            prepare_report(self.report, self.force)
+
+    def consumers(self, stream: Stream, question: Question | None = None) -> list[Consumer]:
+        """Return the consumers that write; the records include the question to the model."""
+        if not (self.video or self.report or self.patches):
+            return []
+        from arr_stream.consumer import BackgroundConsumer
+        from arr_stream.outputs import annotated_video, records_of, report_of
+
+        consumers: list[Consumer] = []
+        if self.video is not None:
+            video = annotated_video(stream, self.video, view=self.view, audio=not self.live, force=self.force)
+            waiting = 8 if self.live else 3
+            consumers.append(BackgroundConsumer(video, waiting, drops_for=str(self.video) if self.live else None))
+        if self.report is not None:
+            consumers.append(report_of(stream, self.report, force=self.force))
+        # Last: a frame's record implies that all other outputs of the frame are written.
+        if self.patches is not None:
+            consumers.append(records_of(stream, self.patches, force=self.force, question=question))
+        return consumers
 
 
 @contextmanager

@@ -6,146 +6,86 @@ import contextlib
 import re
 import sys
 import threading
-import webbrowser
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, print_line, say, say_json
+from arr_stream.cli import options
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Log, print_line, say, say_json
 from arr_stream.cli.models import fetch_needed
-from arr_stream.cli.options import (
-    RUN,
-    AlertOptions,
-    But,
-    Group,
-    LookOptions,
-    ModelOptions,
-    SettingsOptions,
-    TellOptions,
-    given_values,
-    grouped,
-)
 from arr_stream.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from arr_stream.live.events import Event, EventHub
     from arr_stream.web.access import Access
 
 TOKEN_VARIABLE = "ARR_STREAM_TOKEN"
+_CAMERAS = "cameras"
+"""Value of `--allow` that allows every camera of this machine."""
 _NEXT_ATTEMPT = re.compile(r"; next attempt in \d+ s$")
 
 
-@dataclass(frozen=True)
-class ServerOptions(Group):
-    """Options for the address of the server."""
-
-    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback asks for a token.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes one that is free.")] = 8080
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False
+_ACCESS = "Who may do what"
+"""Panel of the help."""
 
 
-@dataclass(frozen=True)
-class AccessOptions(Group):
-    """Options for access rights."""
-
-    panel: ClassVar = "Who may do what"
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar=TOKEN_VARIABLE,
-            show_envvar=True,
-            help="Ask for this token; better given by the variable, since others see command lines.",
-        ),
-    ] = None
-    allow: Annotated[
-        list[str] | None, typer.Option(help="Addresses that the page may open, such as 'rtsp://10.0.0.*'.")
-    ] = None
-    allow_cameras: Annotated[
-        bool, typer.Option("--allow-cameras", help="The page may open this machine's cameras.")
-    ] = False
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Take no camera or screen of a browser.")] = False
-    folder: Annotated[list[Path] | None, typer.Option(help="The page may open files below this folder.")] = None
-    allow_host: Annotated[list[str] | None, typer.Option(help="A further name that the server is reached by.")] = None
-    max_streams: Annotated[int, typer.Option(min=1, max=64, help="Most streams.")] = 8
-
-    def __post_init__(self) -> None:
-        if self.token == "":
-            # An unset shell variable yields an empty token: the user wants one.
-            raise InvalidSetting("--token is empty", remedy="give at least 8 characters, or leave it out")
-
-
-@grouped
 def serve(
-    server: ServerOptions,
-    access: AccessOptions,
-    look: Annotated[LookOptions, But("region", "region_at", "mask", "example", "gaze")],
-    alerts: Annotated[
-        AlertOptions,
-        But(
-            when='Alert when this holds, such as "relevance > 0.6 for 2s".',
-            post="Address to POST alerts to, as JSON.",
-        ),
-    ],
-    model: ModelOptions,
-    chosen: Annotated[SettingsOptions, But("preset", "sam_checkpoint")],
-    tell: TellOptions,
     sources: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[SOURCE]...", help="Cameras, addresses, lavfi:GRAPH, loop:FILE or files, a stream each."
         ),
     ] = None,
-    preset: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Settings from a TOML file, or a preset's name; SOURCEs begin with the first, the page offers all.",
-            rich_help_panel=RUN,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback asks for a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes one that is free.")] = 8080,
+    token: Annotated[
+        str | None,
+        options.option(
+            "Ask for this token; better in the variable, since others see command lines.",
+            _ACCESS,
+            envvar=TOKEN_VARIABLE,
+            show_envvar=True,
         ),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        options.option(
+            "The page may open this: an address such as 'rtsp://10.0.0.*', a folder, or `cameras`.",
+            _ACCESS,
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, options.option("A further name that the server is reached by.", _ACCESS)
+    ] = None,
+    query: options.Query = None,
+    budget: options.Budget = None,
+    when: options.When = None,
+    post: options.Post = None,
+    model: options.Model = None,
+    endpoint: options.Endpoint = None,
+    preset: Annotated[
+        list[str] | None,
+        options.option(
+            "Settings from a TOML file, or a preset's name; SOURCEs begin with the first, the page offers all.",
+            options.RUN,
+        ),
+    ] = None,
+    overrides: options.Overrides = None,
+    log: options.LogOption = Log.TEXT,
 ) -> None:
     """Serve a page and an interface for programs (docs/api.md) until Ctrl-C.
 
     Only this machine can reach it, unless --host says otherwise. The page may open the sources that are named here,
-    and what --allow, --allow-cameras and --folder add.
+    and what --allow adds.
     """
-    serve_sources(
-        sources or (),
-        server,
-        access,
-        alerts,
-        tell,
-        query=look.query or (),
-        presets=preset or (),
-        overrides=chosen.overrides or (),
-        values=given_values(look, model, chosen),
-    )
+    if token == "":
+        # An unset shell variable yields an empty token: the user wants one.
+        raise InvalidSetting("--token is empty", remedy="give at least 8 characters, or leave it out")
 
-
-def serve_sources(
-    sources: Sequence[str],
-    server: ServerOptions,
-    access: AccessOptions,
-    alerts: AlertOptions,
-    tell: TellOptions,
-    *,
-    query: Sequence[str],
-    presets: Sequence[str],
-    overrides: Sequence[str],
-    values: Mapping[str, object],
-) -> None:
-    """Serve sources until the user ends it, each in a stream that starts with `query`.
-
-    Streams begin with the first preset; the page offers all of them. `overrides` override the presets, and `values`,
-    by dotted key, override both.
-
-    Raises:
-        ArrStreamError: The server could not start or run.
-        typer.Exit: The server has ended.
-    """
     from arr_stream.answers import model_name
     from arr_stream.cli.running import stop_on_signals
     from arr_stream.live.events import EventHub
@@ -159,25 +99,28 @@ def serve_sources(
     from arr_stream.web.settings import load_presets
     from arr_stream.web.viewers import Viewers
 
-    loaded = load_presets(presets, overrides, values)
+    loaded = load_presets(preset or (), overrides or (), options.option_values(budget, model, endpoint))
     settings = loaded.settings
+    sources, query, allow = sources or [], query or [], allow or []
+    folders = [text for text in allow if Path(text).is_dir()]
     allowed = AllowedSources(
         tuple(sources),
-        tuple(access.allow or ()),
-        access.allow_cameras,
-        not access.no_browser,
-        tuple(access.folder or ()),
+        tuple(text for text in allow if text != _CAMERAS and text not in folders),
+        cameras=_CAMERAS in allow,
+        folders=tuple(map(Path, folders)),
     )
     hub = EventHub()
-    rules = alerts.rules(settings, [parse_text(text) for text in query])
-    observer = Observer(hub, alerts.webhooks)
-    names = access.allow_host or ()
-    make_access(server.host, token=access.token, names=names)
-    if len(sources) > access.max_streams:
-        raise InvalidSetting(f"{len(sources)} sources and --max-streams {access.max_streams}", remedy="raise it")
+    rules = options.alert_rules(when, post, settings, [parse_text(text) for text in query])
+    observer = Observer(hub, partial(options.make_webhooks, post))
+    names = allow_host or ()
+    make_access(host, token=token, names=names)
+    if len(sources) > settings.live.max_streams:
+        raise InvalidSetting(
+            f"{len(sources)} sources and live.max_streams={settings.live.max_streams}", remedy="raise it"
+        )
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(contextlib.closing(listen(server.host, server.port)))
-        door = make_access(server.host, token=access.token, names=names, port=listener.getsockname()[1])
+        listener = stack.enter_context(contextlib.closing(listen(host, port)))
+        door = make_access(host, token=token, names=names, port=listener.getsockname()[1])
         fetch_needed(settings)
         viewers = Viewers(settings)
         parts = RunnerParts(
@@ -187,22 +130,17 @@ def serve_sources(
             make_consumers=observer.consumers,
             on_error=observer.failed,
         )
-        streams = LiveStreams(settings, presets=loaded.by_name, parts=parts, most_streams=access.max_streams)
+        streams = LiveStreams(settings, presets=loaded.by_name, parts=parts, most_streams=settings.live.max_streams)
         stack.callback(streams.close)
         serving = Serving(streams, door, allowed, observer, loaded.descriptions, model_name(viewers.name))
         stop = stack.enter_context(stop_on_signals())
-        teller = _Teller(hub, stop, tell)
+        teller = _Teller(hub, stop, log)
         stack.enter_context(teller.telling())
         for source in sources:
             streams.add(source, query=query, preset=loaded.first)
 
         def ready() -> None:
-            _tell_address(door, browser_camera=allowed.browser)
-            if server.open_page:
-                # Without the token, which every user of this machine could read in the process list; the page asks for
-                # it. A browser in the foreground returns when it is closed.
-                page = _address(door).partition("?")[0]
-                threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
+            _tell_address(door)
 
         run_server(serving, listener, stop=stop, on_ready=ready, on_error=teller.error)
     raise typer.Exit(INTERRUPTED_EXIT_CODE)
@@ -215,12 +153,12 @@ def _address(access: Access) -> str:
     return f"http://{host}:{access.port}/" + (f"?token={access.token}" if access.token is not None else "")
 
 
-def _tell_address(access: Access, *, browser_camera: bool) -> None:
-    """Print the address to standard output, with `--quiet` too: the user could not find the page otherwise."""
+def _tell_address(access: Access) -> None:
+    """Print the address to standard output, with `--log quiet` too: the user could not find the page otherwise."""
     print_line(f"open {_address(access)}")
     if access.token is not None:
         print_line(f"programs send the header `Authorization: Bearer {access.token}`")
-    if not access.loopback and browser_camera:
+    if not access.loopback:
         print_line(
             "browsers give their camera only to pages at localhost or over https: put a proxy with TLS in front, "
             "or forward the port"
@@ -229,17 +167,17 @@ def _tell_address(access: Access, *, browser_camera: bool) -> None:
 
 
 class _Teller:
-    """Reporter of stream events on standard error; with `--quiet`, only of errors of the server itself.
+    """Reporter of stream events on standard error; with `--log quiet`, only of errors of the server itself.
 
     It reports no ending streams after `stop` is set, since then the server ends all of them.
     """
 
-    def __init__(self, hub: EventHub, stop: threading.Event, tell: TellOptions) -> None:
+    def __init__(self, hub: EventHub, stop: threading.Event, log: Log) -> None:
         from arr_stream.live.events import Subscription
 
         self._hub = hub
         self._stop = stop
-        self._options = tell
+        self._log = log
         self._told: dict[str, set[tuple[str, str | None]]] = {}
         self._ended = False
         self._rung = threading.Event()
@@ -249,7 +187,7 @@ class _Teller:
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
         """Report events until the end of the block, including all that arrived by then."""
-        if self._options.quiet:
+        if self._log is Log.QUIET:
             yield
             return
         self._hub.subscribe(self._subscription)
@@ -314,7 +252,7 @@ class _Teller:
         return new
 
     def _say(self, line: str, **fields: object) -> None:
-        if self._options.log_json:
+        if self._log is Log.JSON:
             say_json(**fields)
         else:
             say(line)

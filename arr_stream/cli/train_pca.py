@@ -27,9 +27,6 @@ REPORTED_COMPONENTS = (8, 15, 16, 32, 64)
 def train_pca(
     sources: Annotated[list[str], typer.Argument(help="Videos, pictures, folders or globs.", metavar="SOURCE...")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write, such as pca.safetensors.")],
-    clip_model: Annotated[
-        str | None, typer.Option("--clip-model", help="`tiny`, NAME:PRETRAINED or a checkpoint; over the settings.")
-    ] = None,
     components: Annotated[int, typer.Option(min=16, max=4096, help="Principal directions to keep.")] = 64,
     every_seconds: Annotated[float, typer.Option(min=0.0, help="Of a video, one frame every so many seconds.")] = 1.0,
     max_vectors: Annotated[int, typer.Option(min=16, help="Stop after so many features.")] = 1_000_000,
@@ -39,16 +36,14 @@ def train_pca(
 ) -> None:
     """Learn on pictures and videos how a CLIP model's features vary, for the 16 embedding channels.
 
-    One pass in bounded memory: every picture is used, of a video one frame every few seconds. Use the file with
-    `--set clip.pca=FILE`; without one, the first keyframes of each stream have to do.
+    The model is that of `clip.model`. One pass in bounded memory: every picture is used, of a video one frame every few
+    seconds. Use the file with `--set clip.pca=FILE`; without one, the first keyframes of each stream have to do.
     """
     from arr_stream.config import Settings
     from arr_stream.files import prepare_output, written_whole
     from arr_stream.keyframes.embeddings.clip import ClipEmbedder
 
     settings = Settings.load(preset, overrides or ())
-    if clip_model is not None:
-        settings = settings.with_values({"clip.model": clip_model})
     # Before the model is loaded: an unwritable output is reported at once.
     prepare_output(output, force)
     try:

@@ -37,6 +37,8 @@ _LONGEST_TEXT = 2000
 _STROKE = "\u0336"
 """Combining long stroke overlay: strikes out the sign before it."""
 _REGION_REMEDY = "write x,y,w,h in pixels of the first frame, such as 120,80,64,48"
+_NUMBERS = re.compile(r"[-+\d.,;\s]*")
+_AT_SECONDS = re.compile(r"@(-?\d+\.?\d*)$")
 _QUOTED = re.compile(
     r'"([^"]{1,200})"'
     r"|[“„”]([^“”„]{1,200})[”“]"
@@ -128,7 +130,11 @@ class TextQuery:
             return None
         words = "docs/queries.md lists the words"
         if self.unknown_words:
-            words = f"--clip-model understands other words, quotes find written ones; {words}" if self._unknown else ""
+            words = (
+                f"CLIP (--preset plain_words) understands other words, quotes find written ones; {words}"
+                if self._unknown
+                else ""
+            )
         remedies = [REMEDY if self._undetected else "", words]
         return f"query {self.label!r}: {'; '.join(filter(None, [fault, *remedies]))}"
 
@@ -200,7 +206,7 @@ class RegionQuery(_Shown):
             raise InvalidSetting(f"region {self._numbers} has no area: w and h must be above 0", remedy=_REGION_REMEDY)
         if not (math.isfinite(self.at_seconds) and self.at_seconds >= 0):
             raise InvalidSetting(
-                f"the region's time is {self.at_seconds:g} s: it must be 0 or later", remedy="give --region-at SECONDS"
+                f"the region's time is {self.at_seconds:g} s: it must be 0 or later", remedy="write x,y,w,h@SECONDS"
             )
 
     @property
@@ -421,23 +427,23 @@ def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
         raise _NotAPicture(f": cannot be read as a picture: {exc}", remedy) from exc
 
 
-def make_queries(
-    texts: Sequence[str],
-    region: str | None,
-    at_seconds: float,
-    example: str | Path | None,
-    mask: str | Path | None = None,
-) -> list[Query]:
-    """Queries as they are given on a command line; see the functions above.
+def make_queries(texts: Sequence[str], region: str | None = None, example: str | Path | None = None) -> list[Query]:
+    """Return the queries that a command line gives.
+
+    Args:
+        texts: Text queries.
+        region: Box `x,y,w,h`, or the path of a mask; `@SECONDS` at its end names the time of its frame.
+        example: Path of an example picture.
 
     Raises:
-        QueryError: A text that is empty, a box or a picture that cannot be read.
+        QueryError: A text is empty, or a box or a picture cannot be read.
     """
     queries: list[Query] = [parse_text(text) for text in texts]
     if region is not None:
-        queries.append(parse_region(region, at_seconds))
-    if mask is not None:
-        queries.append(load_mask(mask, at_seconds))
+        time = _AT_SECONDS.search(region)
+        place, at_seconds = (region, 0.0) if time is None else (region[: time.start()], float(time[1]))
+        is_box = _NUMBERS.fullmatch(place) is not None
+        queries.append(parse_region(place, at_seconds) if is_box else load_mask(place, at_seconds))
     if example is not None:
         queries.append(load_example(example))
     return queries

@@ -17,7 +17,7 @@ class Channel:
 
     Args:
         index: Position in the texture, 0 to 39.
-        name: Unique name, as in `--view channel:NAME`.
+        name: Unique name, as in `--set video.view=channel:NAME`.
         low, high: Range of values; `high` is None for ids.
         renewed: Occasion on which its values are recomputed.
         interpolation: Ids and boundaries are taken from the nearest sample, everything else linearly.

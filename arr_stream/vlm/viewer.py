@@ -80,5 +80,5 @@ def check_region_tokens(settings: VlmSettings) -> None:
         where = "a server" if settings.endpoint else f"vlm.mode={settings.mode}"
         raise InvalidSetting(
             f"vlm.region_tokens={settings.region_tokens} with {where}: only `prune` encodes cells and leaves them out",
-            remedy="set it to 0, or take --mode prune with a model of your own",
+            remedy="set it to 0, or take vlm.mode=prune with a model of your own",
         )

@@ -160,7 +160,7 @@ class Watcher:
             raise InvalidSetting(
                 f"--every {plan.every_seconds:g} with vlm.fps={self._fps:g}: "
                 f"a frame is shown every {1 / self._fps:g} s",
-                remedy="raise --fps, or ask less often",
+                remedy="raise vlm.fps, or ask less often",
             )
 
     def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:

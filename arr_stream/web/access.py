@@ -163,7 +163,6 @@ class AllowedSources:
             `10.0.0.*` matches addresses only. Without a port any port matches, and without a path any path. Or the
             beginning of a test source, such as `lavfi:testsrc2*`.
         cameras: Any camera of this machine.
-        browser: The camera or screen of a browser.
         folders: Files below these; links that lead out of them do not count.
 
     Raises:
@@ -173,19 +172,18 @@ class AllowedSources:
     named: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     cameras: bool = False
-    browser: bool = True
     folders: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         for pattern in self.patterns:
             if not pattern.startswith("lavfi:") and not _PATTERN.fullmatch(pattern):
                 raise InvalidSetting(
-                    f"--allow {redact_url(pattern)!r} is not SCHEME://HOST[:PORT][/PATH] without user and password",
+                    f"--allow {redact_url(pattern)!r}: no folder, and no SCHEME://HOST[:PORT][/PATH] without password",
                     remedy="write such as 'rtsp://10.0.0.*', and quote it",
                 )
         for folder in self.folders:
             if not folder.is_dir():
-                raise InvalidSetting(f"--folder {folder}: there is no such folder", remedy="check the path")
+                raise InvalidSetting(f"{folder}: there is no such folder", remedy="check the path")
 
     @property
     def public_names(self) -> list[str]:
@@ -214,7 +212,7 @@ class AllowedSources:
             return f"loop:{path}" if source.startswith("loop:") else str(path)
         raise SourceNotAllowed(
             f"the source {redact_url(source)[:200]!r} may not be opened from here",
-            remedy="the server's command line says what may: --allow, --allow-cameras, --folder",
+            remedy="the server's command line says what may: --allow",
         )
 
     def _file(self, source: str) -> Path | None:

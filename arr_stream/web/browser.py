@@ -20,7 +20,6 @@ from arr_stream.live.runner import StreamRunner
 from arr_stream.sources.base import Source
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.sources.live.connection import Interrupt, OnState
-from arr_stream.web.problems import Forbidden
 from arr_stream.web.security import TRANSPORT
 from arr_stream.web.serving import Bell, Serving
 from arr_stream.web.sockets import (
@@ -104,8 +103,6 @@ class BrowserSocket(StayingSocket):
         self._bell.ring()
 
     def _wanted(self) -> NewBrowser:
-        if not self.serving.allowed.browser:
-            raise Forbidden("cameras of browsers are not allowed", remedy="start the server without --no-browser")
         self.serving.check_room()
         query = self.websocket.query_params
         values = {key: query.getlist(key) if key == "query" else query[key] for key in query}

@@ -56,7 +56,7 @@ def build(root: Path, out: Path, work: Path, *, isolated: bool = True) -> Built:
     sdist = out / _backend("build_sdist", tree, out)
     if isolated:
         made = work / "wheel"
-        _told([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(made), str(sdist)], work)
+        _told([sys.executable, "-m", "pip", "wheel", "--log=quiet", "--no-deps", "-w", str(made), str(sdist)], work)
         (wheel,) = made.glob("*.whl")
         return Built(sdist, Path(shutil.copy(wheel, out)), tree)
     return Built(sdist, out / _backend("build_wheel", unpack(sdist, work / "unpacked"), out), tree)

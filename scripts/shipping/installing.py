@@ -25,7 +25,7 @@ def installed(wheel: Path, folder: Path, extras: Sequence[str], wanted: Sequence
     venv.create(place, with_pip=True, clear=True)
     python = place / "bin" / "python"
     named = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
-    yield _ended("pip install", [str(python), "-m", "pip", "install", "--quiet", named, *wanted])
+    yield _ended("pip install", [str(python), "-m", "pip", "install", "--log=quiet", named, *wanted])
     yield _ended("pip check", [str(python), "-m", "pip", "check"])
     here = folder / "elsewhere"
     here.mkdir()
@@ -50,7 +50,7 @@ def resolved(root: Path, versions: Sequence[str]) -> Iterator[Outcome]:
         for chosen in ([], *([name] for name in names), names):
             asked = [argument for name in chosen for argument in ("--extra", name)]
             what = f"Python {version}, {', '.join(chosen) or 'no extra'}"
-            command = ["uv", "pip", "compile", "--quiet", "--only-binary", ":all:", "--python-version", version]
+            command = ["uv", "pip", "compile", "--log=quiet", "--only-binary", ":all:", "--python-version", version]
             yield _ended(what, [*command, *asked, str(root / "pyproject.toml"), "-o", "/dev/null"])
 
 

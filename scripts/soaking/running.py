@@ -180,8 +180,8 @@ class Stage:
         """
         self._batches += 1
         out = self._folder / f"batch-{self._batches}"
-        command = [sys.executable, "-m", "arr_stream", "batch", str(_CLIP), "-o", str(out), "--quiet", "--query", "red"]
-        command += ["--set", "keyframes.text=none", "--budget", "8"]
+        command = [sys.executable, "-m", "arr_stream", "batch", str(_CLIP), "-o", str(out), "--log=quiet"]
+        command += ["--query", "red", "--set", "keyframes.text=none", "--budget", "8"]
         with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as first:
             time.sleep(3.0)
             with suppress(ProcessLookupError):

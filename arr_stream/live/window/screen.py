@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from PIL.ImageTk import PhotoImage
 
-_REMEDY = "watch in a browser with --serve, or run without pictures with --headless"
+_REMEDY = "watch in a browser with `arr-stream serve SOURCE`, or run without pictures with --headless"
 EventKind = Literal["key", "press", "move", "release", "close"]
 
 _POINTER_KINDS: dict[str, EventKind] = {

@@ -55,10 +55,10 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _OUTPUT = "lm_head.weight"
 _EXPERTS = ".mlp.experts."
 _Deviation = Annotated[FiniteFloat, Field(gt=0)]
-_COPY_AGAIN = "copy it again from where it came, or delete it and fetch the model with --download"
+_COPY_AGAIN = "copy it again from where it came, or delete it and fetch the model with models.download=true"
 _CHOOSE = "choose a Qwen3-VL or Qwen3.5 with its vision tower, such as Qwen/Qwen3-VL-2B-Instruct"
 _TOWER = "model.visual."
-_UNQUANTISED = "choose the same model unquantised, and --quantize int8 or int4"
+_UNQUANTISED = "choose the same model unquantised, and vlm.quantize=int8 or int4"
 
 
 class _PixelStatistics(BaseModel):
@@ -144,7 +144,7 @@ def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None
             return place
     raise BackendUnavailable(
         f"{model} is neither a folder, nor in Hugging Face's cache, nor in {own.parent}",
-        remedy="fetch it with --download, or name a folder that holds it",
+        remedy="fetch it with --set models.download=true, or name a folder that holds it",
     )
 
 

@@ -158,7 +158,7 @@ def _likelihood(memory: Memory, hidden: Tensor, position: float, answer: Sequenc
 def _finite(logits: Tensor) -> Tensor:
     if not bool(torch.isfinite(logits).all()):
         raise WeightsInvalid(
-            "the model's output holds numbers that are not finite", remedy="load it with --dtype float32 or bfloat16"
+            "the model's output holds numbers that are not finite", remedy="load it with vlm.dtype=float32 or bfloat16"
         )
     return logits
 

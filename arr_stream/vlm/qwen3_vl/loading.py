@@ -95,7 +95,7 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
         parts = ", ".join(f"{name} {_size(size)}" for name, size in needed.items())
         raise ModelTooLarge(
             f"{checkpoint.name} needs {_size(total)} ({parts}) and {_size(free)} are free",
-            remedy="choose a smaller model, --dtype bfloat16, --quantize int8, or fewer tokens with "
+            remedy="choose a smaller model, vlm.dtype=bfloat16, vlm.quantize=int8, or fewer tokens with "
             "--set vlm.context_tokens=N",
         )
     tokenizer, of_torch = _tokenizer(checkpoint), getattr(torch, dtype)
@@ -161,7 +161,7 @@ def _model(checkpoint: Checkpoint, quantize: str, device: torch.device, dtype: t
     except (MemoryError, torch.OutOfMemoryError) as exc:
         raise ModelTooLarge(
             f"{checkpoint.name}: memory ran out while it was loaded",
-            remedy="choose a smaller model, --dtype bfloat16 or --quantize int8, or close what else runs",
+            remedy="choose a smaller model, vlm.dtype=bfloat16 or vlm.quantize=int8, or close what else runs",
         ) from exc
     except Exception as exc:  # transformers passes on the errors of every layer below it.
         raise WeightsInvalid(
@@ -213,7 +213,7 @@ def _check_saved_finite(checkpoint: Checkpoint) -> None:
 
 def _not_finite(what: str) -> WeightsInvalid:
     return WeightsInvalid(
-        f"{what}: holds NaN or infinite values", remedy="use another checkpoint, or --dtype bfloat16 or float32"
+        f"{what}: holds NaN or infinite values", remedy="use another checkpoint, or vlm.dtype=bfloat16 or float32"
     )
 
 
@@ -252,7 +252,7 @@ def _state_bytes(text: Any, size: int) -> int:
 
 def pick_vlm_device(setting: str) -> torch.device:
     """Return the device that `vlm.device` asks for; raises as `arr_stream.weights.pick_device` does."""
-    return pick_device(setting, name="vlm.device", option="--device cpu")
+    return pick_device(setting, name="vlm.device", option="vlm.device=cpu")
 
 
 def pick_dtype(checkpoint: Checkpoint, setting: str, device: torch.device) -> str:

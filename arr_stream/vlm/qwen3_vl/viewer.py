@@ -168,7 +168,7 @@ class QwenViewer(StreamingViewer):
             torch.cuda.empty_cache()
             raise ModelTooLarge(
                 f"{self.name}: out of memory on {self._adapter.device}",
-                remedy="lower vlm.context_tokens or --budget, or choose --dtype bfloat16 or --quantize int8",
+                remedy="lower vlm.context_tokens or --budget, or choose vlm.dtype=bfloat16 or vlm.quantize=int8",
             ) from exc
 
 

@@ -278,7 +278,6 @@ export class Streams {
       this.empty = null;
     } else if (!this.empty) {
       this.empty = fromTemplate("empty-template");
-      this.empty.querySelector("[data-action=start-browser-camera]").hidden = !store.info.sources.browser;
       this.holder.append(this.empty);
     }
   }
