@@ -90,7 +90,6 @@ class KeyframeSettings(_Section):
         description="most of a keyframe's cost that CLIP, where a query needs it, may spend between two keyframes on "
         "what is new in the picture; 0: it looks at keyframes alone",
     )
-    cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
     clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid", "merge", "features", "sam"] = Field(
         "auto",
         description="`slic`: fast-slic where installed, else scikit-image; `auto`: the same, made when first read",
@@ -127,9 +126,6 @@ class SamSettings(_Section):
     model: str = Field("vit_b", description="`vit_b`, `vit_l` or `vit_h`")
     checkpoint: str = Field("auto", description="file with the weights; `auto`: the one in the models folder")
     points_per_side: int = Field(16, ge=1, le=128, description="prompts on a grid of so many by so many points")
-    pred_iou_thresh: Unit = Field(0.88, description="least quality that SAM itself expects of a mask")
-    stability_score_thresh: Unit = Field(0.95, description="least stability of a mask under a changed threshold")
-    min_area: Unit = Field(0.0005, description="smallest region, as a share of the frame")
 
 
 class ModelSettings(_Section):
@@ -143,16 +139,10 @@ class RelevanceSettings(_Section):
     language: Literal["auto", "lexicon", "clip"] = Field(
         "auto", description="who understands a text; `auto`: the lexicon where it knows every word, else CLIP if in use"
     )
-    anchoring: bool = Field(
-        True, description="keep a region on what its object looks like, instead of carrying it along the flow alone"
-    )
-    history_half_life_seconds: float = Field(
-        3.0, gt=0, description="time in which the claim of what was asked or looked at before is halved"
-    )
 
 
 class ScoringSettings(_Section):
-    """Weights of the scorers and of their balance; `arr-stream tune` fits them to footage."""
+    """Weights of the scorers and of their balance: one setting, a table that `arr-stream tune` writes."""
 
     text: Unit = Field(0.8, description="weight of what is written, or looks like it, where no question leads")
     saliency: Unit = Field(0.9, description="perspective: what is unlike the rest of the frame")
@@ -192,7 +182,6 @@ class SelectionSettings(_Section):
         "topk", description="how scores become cells"
     )
     cascade: Literal["on", "off"] = Field("off", description="score regions first, then only the cells of the best")
-    hybrid_grid_share: Unit = Field(0.5, description="share of the tokens that `hybrid` leaves to the grid")
     context_share: Unit = Field(
         0.0, description="largest share of the tokens for coarse cells, which show more of the frame; 0: none"
     )
@@ -200,9 +189,6 @@ class SelectionSettings(_Section):
         0.5,
         description="largest share of the tokens for cells finer than the texture, where the source has more pixels "
         "and shows text that is small; 0: none",
-    )
-    gaze_share: Unit = Field(
-        1 / 3, description="share of the tokens for where someone looks; half of it beside a question that is answered"
     )
     novelty: Literal["mark", "skip", "off"] = Field(
         "mark", description="cells the model already has: mark them, or skip them and choose others"
@@ -272,9 +258,6 @@ class LiveSettings(_Section):
     stall_seconds: float = Field(
         5.0, gt=0, le=3600, description="a source that sends nothing for so long is opened anew"
     )
-    retry_seconds: float = Field(0.5, gt=0, description="pause before the second attempt; each further one is doubled")
-    longest_retry_seconds: float = Field(2.0, gt=0, description="longest pause between attempts")
-    give_up_seconds: float = Field(0.0, ge=0, description="end after so long without a picture; 0: never")
     max_streams: int = Field(8, ge=1, le=64, description="most streams of `serve`")
     adapt: bool = Field(True, description="lower quality under load to hold the frame rate, and restore it after")
 
@@ -293,8 +276,6 @@ class VideoSettings(_Section):
         "`text`, `history` or `channel:NAME`",
     )
     crf: int = Field(23, ge=0, le=51, description="H.264 quality, lower is better and larger")
-    preset: str = Field("veryfast", description="x264 speed preset")
-    dim: Unit = Field(0.35, description="brightness of what was not chosen")
 
 
 class Settings(_Section):
@@ -376,11 +357,12 @@ class Settings(_Section):
 
 @lru_cache(maxsize=1)
 def setting_keys() -> dict[str, tuple[Any, str]]:
-    """Every dotted key with its default and its description."""
+    """Return every dotted key with its default and its description; `scoring` is one key for all weights."""
     defaults = Settings()
-    return {
+    return {"scoring": ("fitted", "the scorers' weights, a table that `arr-stream tune` writes into a preset")} | {
         f"{section}.{name}": (getattr(getattr(defaults, section), name), info.description or "")
         for section in Settings.model_fields
+        if section != "scoring"
         for name, info in type(getattr(defaults, section)).model_fields.items()
     }
 
@@ -439,7 +421,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _merge(into: dict[str, Any], values: Mapping[str, Any], *, origin: str, path: str = "") -> None:
-    known = setting_keys()
+    known = [*setting_keys(), *(f"scoring.{name}" for name in ScoringSettings.model_fields)]
     for name, value in values.items():
         key = f"{path}{name}"
         if isinstance(value, Mapping) and not path:

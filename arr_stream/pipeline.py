@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 LEADING = 0.5
 """Peak relevance above which the query dominates, and unrelated text in the scene is mostly ignored."""
+_CUT_SHARE = 0.45
+"""Share of the picture's histogram that must change to call it a cut."""
 _SCORED_PLANES = frozenset((5, 8, 10, TEXT, *range(HISTORY + 1, len(CHANNELS))))
 """First channels of the planes that scores are made of."""
 
@@ -265,8 +267,7 @@ class Pipeline:
         return frozenset(part for part, needed in parts.items() if needed)
 
     def _make_scorers(self, before: QueryScorers | None = None) -> QueryScorers:
-        anchored = self._settings.relevance.anchoring
-        return QueryScorers(self._queries, self.phrases, self.labels, before, anchored=anchored)
+        return QueryScorers(self._queries, self.phrases, self.labels, before)
 
     def follow(self) -> None:
         """Remember the last frame, for attention to it that `attend` is given some frames later."""
@@ -444,7 +445,7 @@ class Pipeline:
         return (None, True) if self._is_cut(change()) else (flow, False)
 
     def _is_cut(self, change: Array) -> bool:
-        return float(change) > self._settings.keyframes.cut_threshold
+        return float(change) > _CUT_SHARE
 
     def _carry(self, state: _State, flow: Flow | None, features: FrameFeatures, frame: Frame, *, cut: bool) -> Array:
         """Bring the memory to this frame; gives the motion channel, `[H/8, W/8]`."""
@@ -475,9 +476,7 @@ class Pipeline:
                 self._device.put(np.full((1, 1), elapsed, np.float32)) if due else None,
             )
             cache.move(now, flow)
-        cache.history.fade(
-            frame.pts_seconds - state.last_pts_seconds, self._settings.relevance.history_half_life_seconds
-        )
+        cache.history.fade(frame.pts_seconds - state.last_pts_seconds)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
             if state.last_pts_seconds == -math.inf:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import VideoSettings
+from arr_stream.draw import mp4
 from arr_stream.draw.annotate import AnnotatedVideo
 from arr_stream.draw.overlay import draw_patches
 from arr_stream.draw.strip import Strip
@@ -28,7 +29,7 @@ from arr_stream.types import Frame, Grid
 from tests.choices import PlainSource, boxes, choose, frames_of
 from tests.media import moving_frames, write_audio, write_video
 
-FAST = VideoSettings(crf=18, preset="ultrafast", dim=0.35)
+FAST = VideoSettings(crf=10)
 
 
 def annotate(path: Path, frames: list[Frame], *, source: PlainSource | None = None, **options) -> AnnotatedVideo:
@@ -133,7 +134,7 @@ def test_frames_are_left_as_they_are(tmp_path: Path) -> None:
 def test_chosen_cells_are_bright_and_the_rest_dim() -> None:
     frame = Frame(0, 0.0, np.full((96, 128, 3), 200, np.uint8))
     patches = choose(frame)
-    picture = draw_patches(frame.rgb, patches, 0.35)
+    picture = draw_patches(frame.rgb, patches)
     grid = Grid.for_size((128, 96))
     chosen = {(r, c) for r, c, level in zip(patches.rows, patches.columns, patches.level, strict=True) if level <= 0}
     coarse = [box for box, level in zip(patches.cells_xyxy, patches.level, strict=True) if level > 0]
@@ -148,7 +149,7 @@ def test_a_finer_cell_is_quartered_by_a_cross() -> None:
     frame = Frame(0, 0.0, np.full((96, 128, 3), 200, np.uint8))
     patches = choose(frame)
     plain = dataclasses.replace(patches, level=np.maximum(patches.level, 0))
-    differs = (draw_patches(frame.rgb, patches, 0.35) != draw_patches(frame.rgb, plain, 0.35)).any(axis=2)
+    differs = (draw_patches(frame.rgb, patches) != draw_patches(frame.rgb, plain)).any(axis=2)
     (row, column), inside = (patches.rows[0], patches.columns[0]), np.zeros((96, 128), bool)
     assert patches.level[0] == -1
     inside[row * 32 + 15, column * 32 : column * 32 + 32] = inside[row * 32 : row * 32 + 32, column * 32 + 15] = True
@@ -159,7 +160,7 @@ def test_a_finer_cell_is_quartered_by_a_cross() -> None:
 @settings(max_examples=25)
 def test_drawing_fits_every_size(width: int, height: int) -> None:
     frame = Frame(0, 0.0, np.full((height, width, 3), 90, np.uint8))
-    assert draw_patches(frame.rgb, choose(frame), 0.35).shape == frame.rgb.shape
+    assert draw_patches(frame.rgb, choose(frame)).shape == frame.rgb.shape
 
 
 @pytest.mark.parametrize(("size_wh", "shown"), [((320, 240), True), ((160, 159), False)])
@@ -296,12 +297,11 @@ class TestTrouble:
         with pytest.raises(InvalidSetting, match="relevance"):
             AnnotatedVideo(tmp_path / "out.mp4", size_wh=(8, 8), source=PlainSource(), view="relevence")
 
-    def test_unknown_encoder_preset(self, tmp_path: Path) -> None:
-        video = AnnotatedVideo(
-            tmp_path / "out.mp4", size_wh=(96, 64), source=PlainSource(), settings=VideoSettings(preset="swift")
-        )
+    def test_an_encoder_that_refuses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mp4, "_X264_PRESET", "swift")
+        video = AnnotatedVideo(tmp_path / "out.mp4", size_wh=(96, 64), source=PlainSource())
         frame = frames_of(moving_frames(1))[0]
-        with pytest.raises(EncodingFailed, match=r"video\.preset"):
+        with pytest.raises(EncodingFailed, match=r"video\.crf"):
             video.consume(frame, choose(frame))
         video.close(failed=True)
         assert list(tmp_path.iterdir()) == []

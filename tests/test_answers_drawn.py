@@ -316,7 +316,7 @@ class TestVideo:
             tmp_path / "out.mp4",
             size_wh=size_wh,
             source=PlainSource(average_fps=4),
-            settings=VideoSettings(crf=10, preset="ultrafast", dim=0.35),
+            settings=VideoSettings(crf=10),
         )
         for frame in frames:
             patches = choose(frame, feeding=FED)

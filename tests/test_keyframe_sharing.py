@@ -51,7 +51,9 @@ def test_the_same_models_are_loaded_once_and_others_apart(pool: WorkerPool) -> N
     assert first.wait_ready(60)
 
 
-@pytest.mark.parametrize("key", ["keyframes.text=auto", "clip.pca=some.file", "sam.min_area=0.1", "models.device=cpu"])
+@pytest.mark.parametrize(
+    "key", ["keyframes.text=auto", "clip.pca=some.file", "sam.points_per_side=9", "models.device=cpu"]
+)
 def test_what_makes_keyframes_tells_settings_apart(key: str) -> None:
     name, value = key.split("=")
     assert maker_values(LIGHT) != maker_values(LIGHT.with_values({name: float(value) if value[0] == "0" else value}))

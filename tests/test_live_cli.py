@@ -229,13 +229,10 @@ def test_ctrl_c_while_the_source_is_gone(run: Run, tmp_path: Path, monkeypatch: 
         return lost.is_set()
 
     monkeypatch.setattr(SourceStates, "take", take_and_tell)
+    monkeypatch.setattr("arr_stream.sources.live.source.RETRY_SECONDS", 0.1)
     with web_server(tmp_path) as (server, port), interrupting(gone):
         address = f"http://127.0.0.1:{port}/clip.ts"
         quick = (
-            "--set",
-            "live.retry_seconds=0.1",
-            "--set",
-            "live.longest_retry_seconds=0.2",
             "--set",
             "live.policy=every",
         )

@@ -222,15 +222,6 @@ def test_a_stream_that_is_removed_while_its_server_is_mute_ends_at_once(listenin
         assert time.monotonic() - began < 2.0 and not runner.alive
 
 
-def test_a_source_that_was_given_up_is_not_tried_again_by_itself(listening: Listening) -> None:
-    source = fed_source()
-    opener: Any = lambda *_: source  # noqa: E731
-    runner = live(listening.streams.add("x", opener=opener, settings={"live.give_up_seconds": 1}))
-    source.finish(ConnectionFailed("x: gone"))
-    wait_until(lambda: runner.status()["state"] == "failed")
-    assert "next attempt" not in runner.status()["message"]
-
-
 def test_an_unexpected_error_is_told_and_only_this_stream_stands(listening: Listening) -> None:
     runner = listening.streams.add("x", opener=Failing(ZeroDivisionError("oh")))
     wait_until(lambda: runner.status()["state"] == "failed")

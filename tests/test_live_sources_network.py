@@ -50,10 +50,14 @@ QUICK = Settings().with_values(
     {
         "live.connect_seconds": 5.0,
         "live.stall_seconds": 1.5,
-        "live.retry_seconds": 0.1,
-        "live.longest_retry_seconds": 0.2,
     }
 )
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arr_stream.sources.live.source.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("arr_stream.sources.live.source.LONGEST_RETRY_SECONDS", 0.2)
 
 
 class Reading:
@@ -178,20 +182,6 @@ def test_a_password_that_is_changed_meanwhile_ends_the_frames() -> None:
             server.start(rtsp_command(port, user="me", password="neu", live=rtsp_launch()))
             wait_for(lambda: reading.error, "the end")
     assert isinstance(reading.error, AuthenticationFailed)
-
-
-def test_giving_up() -> None:
-    need_ffmpeg()
-    port = free_port()
-    settings = QUICK.with_values({"live.give_up_seconds": 0.5})
-    with (
-        running(ffmpeg_command(f"http://127.0.0.1:{port}/a.ts")) as server,
-        Reading(_opened(f"http://127.0.0.1:{port}/a.ts", settings)) as reading,
-    ):
-        wait_for(lambda: reading.count > 2, "frames")
-        server.kill()
-        wait_for(lambda: reading.error, "the end")
-    assert isinstance(reading.error, ConnectionFailed)
 
 
 def _opened(address: str, settings: Settings) -> Source:
@@ -362,12 +352,15 @@ def _while_retrying(server: Server, reading: Reading, states: list[SourceState])
 
 
 @pytest.mark.parametrize("phase", [_while_frozen, _while_retrying])
-def test_close_ends_every_wait(phase: Callable[[Server, Reading, list[SourceState]], None]) -> None:
+def test_close_ends_every_wait(
+    phase: Callable[[Server, Reading, list[SourceState]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     states: list[SourceState] = []
-    slow = PATIENT.with_values({"live.retry_seconds": 20.0, "live.longest_retry_seconds": 20.0})
+    monkeypatch.setattr("arr_stream.sources.live.source.RETRY_SECONDS", 20.0)
+    monkeypatch.setattr("arr_stream.sources.live.source.LONGEST_RETRY_SECONDS", 20.0)
     with (
         rtsp_server() as (server, port),
-        Reading(open_live(f"rtsp://127.0.0.1:{port}/live", slow, on_state=states.append)) as reading,
+        Reading(open_live(f"rtsp://127.0.0.1:{port}/live", PATIENT, on_state=states.append)) as reading,
     ):
         wait_for(lambda: reading.count > 3, "frames")
         phase(server, reading, states)

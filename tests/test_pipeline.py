@@ -27,6 +27,7 @@ from arr_stream.keyframes.generate import (
 )
 from arr_stream.keyframes.text.regions import finding
 from arr_stream.motion.flow import Flow
+from arr_stream.motion.history import _HALF_LIVES_SECONDS
 from arr_stream.motion.memory import TemporalCache, carried
 from arr_stream.motion.refresh import TEXT_EVERY, Occasion, Refresher
 from arr_stream.motion.window import inner_places
@@ -417,12 +418,10 @@ BLUE_THING = (slice(4, 6), slice(6, 8))
 
 
 @pytest.mark.parametrize("asked", ["blue", None])
-def test_what_was_asked_before_keeps_a_claim_that_fades(asked: str | None) -> None:
+def test_what_was_asked_before_keeps_a_claim_that_fades(asked: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_HALF_LIVES_SECONDS, "attention_history", 0.5)
     with_history, without = (
-        _pipeline(
-            [parse_text("red")], scoring__history=weight, scoring__stay=0.0, relevance__history_half_life_seconds=0.5
-        )
-        for weight in (0.2, 0.0)
+        _pipeline([parse_text("red")], scoring__history=weight, scoring__stay=0.0) for weight in (0.2, 0.0)
     )
     claims, led, blue = [], [], []
     for frame in _two_squares(30):

@@ -162,7 +162,7 @@ def test_only_the_newest_answers_are_kept() -> None:
 
 @pytest.mark.parametrize("size_wh", [(1, 1), (8, 8), (3000, 20), (20, 3000)])
 def test_contact_sheet_of_any_shape(size_wh: tuple[int, int]) -> None:
-    sheet = ContactSheet(0.35)
+    sheet = ContactSheet()
     for frame in frames_of(moving_frames(3, size_wh)):
         sheet.add(frame, choose(frame))
     picture = sheet.picture("title", "subtitle")
@@ -171,7 +171,7 @@ def test_contact_sheet_of_any_shape(size_wh: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("count", [1, 16, 33, 300])
 def test_contact_sheet_is_spread_over_the_whole_run(count: int) -> None:
-    sheet = ContactSheet(0.35)
+    sheet = ContactSheet()
     (frame,) = frames_of(moving_frames(1, (300, 4)))
     patches = choose(frame)
     for index in range(count):

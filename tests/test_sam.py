@@ -19,6 +19,7 @@ from hypothesis.extra.numpy import arrays
 
 from arr_stream.config import ModelSettings, SamSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
+from arr_stream.keyframes.clusters import sam
 from arr_stream.keyframes.clusters.regions import absorb_small, pieces_of, shared_borders
 from arr_stream.keyframes.clusters.sam import UNCOVERED, SamClusterer, labels_from_masks
 from arr_stream.threads import one_torch_thread
@@ -162,8 +163,15 @@ def save(state: dict[str, Any], path: Path) -> None:
         torch.save(state, path)
 
 
+@pytest.fixture(autouse=True)
+def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thresholds that suit the tiny model."""
+    monkeypatch.setattr(sam, "STABILITY_SCORE_THRESH", 0.6)
+    monkeypatch.setattr(sam, "MIN_AREA", 0.004)
+
+
 def of(path: Path | str, **values: Any) -> SamSettings:
-    given = {"points_per_side": 12, "stability_score_thresh": 0.6, "min_area": 0.004, **values}
+    given = {"points_per_side": 12, **values}
     return SamSettings(**{"model": "tiny", "checkpoint": str(path), **given})
 
 
@@ -199,8 +207,10 @@ def test_shapes_become_regions_the_same_each_time_without_a_word(
     np.testing.assert_array_equal(made.cluster(seen(enlarged(rgb, 8))).labels, clusters.labels)
 
 
-def test_any_size_of_picture(untrained: Path) -> None:
-    made = clusterer(untrained, points_per_side=3, pred_iou_thresh=0.0, stability_score_thresh=0.0)
+def test_any_size_of_picture(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sam, "PRED_IOU_THRESH", 0.0)
+    monkeypatch.setattr(sam, "STABILITY_SCORE_THRESH", 0.0)
+    made = clusterer(untrained, points_per_side=3)
     for width, height in ((1, 1), (8, 8), (300, 4), (33, 320)):
         made_from = seen(np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8))
         clusters = made.cluster(made_from)
@@ -208,9 +218,10 @@ def test_any_size_of_picture(untrained: Path) -> None:
         assert clusters.labels.shape == made_from.quarter_hw
 
 
-def test_no_masks_make_one_region_and_the_method_says_so(untrained: Path) -> None:
+def test_no_masks_make_one_region_and_the_method_says_so(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sam, "PRED_IOU_THRESH", 1.0)
     rgb, _ = tiny_sam.picture()
-    clusters = clusterer(untrained, pred_iou_thresh=1.0).cluster(seen(rgb))
+    clusters = clusterer(untrained).cluster(seen(rgb))
     assert (clusters.count, clusters.method) == (1, "sam (no masks)")
     assert not clusters.labels.any()
 

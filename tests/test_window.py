@@ -184,7 +184,7 @@ class TestDrawing:
         assert pane.frame_point(pane.x + pane.width, pane.y, frame_wh)[0] == pytest.approx(frame_wh[0])
 
     def test_every_size_is_drawn(self, processed: list[tuple[Frame, PatchSet]]) -> None:
-        annotator = Annotator("relevance", dim=0.35, asked="red")
+        annotator = Annotator("relevance", asked="red")
         shown = Shown(*processed[1], 3, 29.9)
         for size_wh in ((160, 120), (801, 491), (300, 900), (40, 30)):
             picture = drawing.draw_frame(annotator, shown, size_wh)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from arr_stream.cli.console import out, print_line
 from arr_stream.cli.measuring import Json, Overrides, Preset
 from arr_stream.errors import CameraNotFound
+
+if TYPE_CHECKING:
+    from arr_stream.config import Settings
 
 
 def cameras(as_json: Json = False) -> None:
@@ -65,8 +69,17 @@ def settings(
 
     values = Settings.load(preset, overrides or ())
     for key, (default, meaning) in setting_keys().items():
-        section, name = key.split(".")
-        value = getattr(getattr(values, section), name)
+        section, _, name = key.partition(".")
+        value = getattr(getattr(values, section), name) if name else _changed_weights(values) or default
         changed = "" if value == default else f"  (default {default})"
         print_line(f"{key} = {value}{changed}")
         out.print(Padding(Text(meaning), (0, 0, 0, 4)))
+
+
+def _changed_weights(settings: Settings) -> str:
+    """Return the scorers' weights that differ from the fitted ones; "" without any."""
+    from arr_stream.config import ScoringSettings
+
+    fitted = ScoringSettings().model_dump()
+    changed = {name: value for name, value in settings.scoring.model_dump().items() if value != fitted[name]}
+    return ", ".join(f"{name} {value}" for name, value in changed.items())

@@ -32,7 +32,6 @@ class Annotator:
 
     Args:
         view: View to show, see `arr_stream.draw.views`; may be changed at any time.
-        dim: Brightness of cells that were not chosen, in [0, 1].
         asked: The queries, for the strip.
         region_xyxy: A query's region in source pixels, shown briefly from `region_at_seconds`.
 
@@ -44,14 +43,12 @@ class Annotator:
         self,
         view: str = "patches",
         *,
-        dim: float,
         asked: str | None = None,
         region_xyxy: tuple[float, float, float, float] | None = None,
         region_at_seconds: float = 0.0,
     ) -> None:
         self.view = check_view(view)
         self.caption = Caption()
-        self._dim = dim
         self.ask(asked, region_xyxy, region_at_seconds)
 
     def ask(
@@ -78,7 +75,7 @@ class Annotator:
         size_wh = size_wh or frame.size_wh
         if self.view == "patches":
             # Drawn at the output size, so that outlines stay fine.
-            picture = draw_patches(resized(frame.rgb, size_wh), patches, self._dim)
+            picture = draw_patches(resized(frame.rgb, size_wh), patches)
         else:
             picture = resized(render(self.view, frame, patches), size_wh)
         if self._region and 0 <= frame.pts_seconds - self._region_at < _REGION_SHOWN_SECONDS:
@@ -137,9 +134,7 @@ class AnnotatedVideo:
         region_at_seconds: float = 0.0,
     ) -> None:
         self._settings = settings or Settings().video
-        self._annotator = Annotator(
-            view, dim=self._settings.dim, asked=asked, region_xyxy=region_xyxy, region_at_seconds=region_at_seconds
-        )
+        self._annotator = Annotator(view, asked=asked, region_xyxy=region_xyxy, region_at_seconds=region_at_seconds)
         if Path(path).suffix.lower() not in _SUFFIXES:
             raise OutputUnwritable(
                 f"{path}: videos are written as MP4", remedy=f"end the name in {', '.join(_SUFFIXES)}"

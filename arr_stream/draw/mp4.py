@@ -28,6 +28,7 @@ from arr_stream.types import ByteArray
 
 TICKS_PER_SECOND = 90_000
 _TICK = Fraction(1, TICKS_PER_SECOND)
+_X264_PRESET = "veryfast"
 LONGEST_SECONDS = 6 * 3600
 """Longest duration of a picture: FFmpeg refuses to write more than 2^31 ticks into MP4."""
 _CONTAINER_OPTIONS = {
@@ -81,7 +82,7 @@ class Mp4Writer:
             fps = Fraction(1 / frame_seconds).limit_denominator(1001)
             # Without B-frames pictures are stored in display order. With them, FFmpeg's fragments lose a last picture
             # whose packet is in an earlier fragment, and a killed run loses more.
-            options = {"crf": str(settings.crf), "preset": settings.preset, "bf": "0"}
+            options = {"crf": str(settings.crf), "preset": _X264_PRESET, "bf": "0"}
             self._stream = self.container.add_stream("libx264", rate=fps, options=options)
             self._stream.codec_context.thread_count = threads
             self._describe(size_wh, pixel_aspect)
@@ -176,7 +177,7 @@ class Mp4Writer:
         except (av.error.FFmpegError, ValueError) as exc:
             raise EncodingFailed(
                 f"{self.path}: the encoder refused: {getattr(exc, 'strerror', None) or exc}",
-                remedy="check video.crf and video.preset",
+                remedy="check video.crf",
             ) from exc
 
 

@@ -28,6 +28,8 @@ ANSWERED: Colour = (226, 112, 255)
 """Colour of the cells that an answer used; scores and maps do not use it."""
 
 _COARSE: Colour = (150, 160, 176)
+_DIM = 0.35
+"""Brightness of cells that were not chosen."""
 _FAINTEST = 0.1
 """Smallest share, relative to the largest, that is marked."""
 _STRENGTHS: tuple[Colour, ...] = tuple((level, level, level) for level in (100, 150, 200, 255))
@@ -36,32 +38,32 @@ _TINT = 72
 """Opacity of the tint for the largest share, of 255."""
 
 
-def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
+def draw_patches(rgb: ByteArray, patches: PatchSet) -> ByteArray:
     """Return a copy of a picture `[H, W, 3]` of any size, such as a thumbnail of the frame, with the chosen cells
     drawn.
 
     Fine cells keep their brightness and share one outline a region, coloured by score; cells at level -1 are
     quartered by
-    a cross; coarse cells are half-way bright, with marked corners; the rest is dimmed to `dim`, in [0, 1].
+    a cross; coarse cells are half-way bright, with marked corners; the rest is dimmed.
     """
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
     stroke = stroke_px(height)
-    picture = lit(rgb, patches, dim, corners=max(1, stroke // 2))
+    picture = lit(rgb, patches, corners=max(1, stroke // 2))
     chosen = score_steps(patches)
     _outline(picture, chosen, xs, ys, stroke)
     _crosses(picture, patches, chosen, xs, ys, max(1, stroke // 2))
     return picture
 
 
-def lit(rgb: ByteArray, patches: PatchSet, dim: float, *, corners: int = 0) -> ByteArray:
+def lit(rgb: ByteArray, patches: PatchSet, *, corners: int = 0) -> ByteArray:
     """Return the picture of `draw_patches` without the outlines; `corners` is the stroke of coarse corners."""
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
-    picture = np.asarray(cv2.convertScaleAbs(rgb, alpha=dim), dtype=np.uint8)
+    picture = np.asarray(cv2.convertScaleAbs(rgb, alpha=_DIM), dtype=np.uint8)
     coarse = _boxes(patches, patches.level > 0, xs, ys)
     for x0, y0, x1, y1 in coarse.tolist():
-        cv2.convertScaleAbs(rgb[y0:y1, x0:x1], picture[y0:y1, x0:x1], (1.0 + 2 * dim) / 3)
+        cv2.convertScaleAbs(rgb[y0:y1, x0:x1], picture[y0:y1, x0:x1], (1.0 + 2 * _DIM) / 3)
     if corners:
         _corners(picture, coarse, corners)
     for row, column, end, _ in _runs(np.minimum(score_steps(patches), 0)):

@@ -75,7 +75,7 @@ class Report:
         self._statistics = RunStatistics()
         self._model = ModelStatistics()
         self._objects = ObjectStatistics()
-        self._sheet = ContactSheet(self._settings.video.dim)
+        self._sheet = ContactSheet()
         self._began = self._ended = 0.0
         self._closed = False
 
@@ -173,8 +173,7 @@ class ContactSheet:
     dimmed.
     """
 
-    def __init__(self, dim: float) -> None:
-        self._dim = dim
+    def __init__(self) -> None:
         self._seen = 0
         self._stride = 1
         self.kept: list[Thumbnail] = []
@@ -217,7 +216,7 @@ class ContactSheet:
         method = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
         small = np.asarray(cv2.resize(frame.rgb, size, interpolation=method), dtype=np.uint8)
         reason = patches.refresh_reason if patches.keyframe else None
-        return Thumbnail(draw_patches(small, patches, self._dim), frame.pts_seconds, patches.tokens, reason)
+        return Thumbnail(draw_patches(small, patches), frame.pts_seconds, patches.tokens, reason)
 
 
 def clock_time(seconds: float) -> str:

@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.config import Settings
 from arr_stream.draw import typeface
 from arr_stream.draw.overlay import draw_patches, stroke_px
 from arr_stream.draw.strip import font_px
@@ -64,13 +63,12 @@ def check_view(view: str) -> str:
     raise InvalidSetting(f"view {view}: there is no {what}; did you mean {near}?", remedy=remedy)
 
 
-def render(view: str, frame: Frame, patches: PatchSet, *, dim: float | None = None) -> ByteArray:
+def render(view: str, frame: Frame, patches: PatchSet) -> ByteArray:
     """Return a view of a frame, `[H, W, 3]` uint8 RGB at the frame's size.
 
     Args:
         view: Its name.
         frame, patches: The frame and its patch set.
-        dim: Brightness in `patches` of cells that were not chosen; None for the default of `video.dim`.
 
     Raises:
         InvalidSetting: There is no such view.
@@ -78,14 +76,12 @@ def render(view: str, frame: Frame, patches: PatchSet, *, dim: float | None = No
     check_view(view)
     if view.startswith(CHANNEL_PREFIX):
         return channel_view(frame, patches, CHANNELS[CHANNEL_INDEX[view.removeprefix(CHANNEL_PREFIX)]])
-    if view == "patches" and dim is not None:
-        return draw_patches(frame.rgb, patches, dim)
     return VIEWS[view](frame, patches)
 
 
 def patches_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """Draw the chosen cells bright, the rest dimmed."""
-    return draw_patches(frame.rgb, patches, Settings().video.dim)
+    return draw_patches(frame.rgb, patches)
 
 
 def relevance_view(frame: Frame, patches: PatchSet) -> ByteArray:

@@ -14,9 +14,7 @@ from arr_stream.keyframes.worker import KeyframeWorkers
 
 _MOST_TICKETS = 256
 _OF_MAKERS = {"keyframes", "clip", "sam", "models"}
-_BUT_THE_SCHEDULE = {
-    "keyframes": {"interval", "min_interval", "min_confidence", "text_interval", "window_share", "cut_threshold"}
-}
+_BUT_THE_SCHEDULE = {"keyframes": {"interval", "min_interval", "min_confidence", "text_interval", "window_share"}}
 
 
 def maker_values(settings: Settings) -> str:

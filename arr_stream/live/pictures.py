@@ -52,13 +52,12 @@ class _Drawn:
     """Pictures of one frame, drawn on demand."""
 
     shown: Shown
-    dim: float | None
     jpegs: dict[str, bytes] = field(default_factory=dict)
 
     def jpeg(self, view: str) -> bytes:
         made = self.jpegs.get(view)
         if made is None:
-            made = self.jpegs[view] = encode(render(view, self.shown.frame, self.shown.patches, dim=self.dim))
+            made = self.jpegs[view] = encode(render(view, self.shown.frame, self.shown.patches))
         return made
 
 
@@ -142,10 +141,9 @@ class Watching:
 
 
 class PictureRoom:
-    """Drawing thread for a stream's newest frame, shared by all clients; `dim` is that of `draw.views.render`."""
+    """Drawing thread for a stream's newest frame, shared by all clients."""
 
-    def __init__(self, name: str = "", dim: float | None = None) -> None:
-        self._dim = dim
+    def __init__(self, name: str = "") -> None:
         self._watching: tuple[Watching, ...] = ()
         self._newest: _Drawn | None = None
         self._closed = False
@@ -156,7 +154,7 @@ class PictureRoom:
     def show(self, shown: Shown) -> None:
         """Set the newest frame; never blocks."""
         with self._changed:
-            self._newest = _Drawn(shown, self._dim)
+            self._newest = _Drawn(shown)
             self._changed.notify_all()
 
     def watch(

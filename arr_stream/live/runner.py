@@ -122,7 +122,7 @@ class StreamRunner:
         self.id = id
         self.name = name
         self.rules = list(parts.rules)
-        self.room = PictureRoom(id, settings.video.dim)
+        self.room = PictureRoom(id)
         self.publisher = Publisher(id, parts.hub, self.room, self._dropped)
         self._started_unix = time.time()
         self._source_name = source
@@ -409,8 +409,7 @@ class StreamRunner:
                     break
                 if self._processed > began:
                     retry_seconds = _FIRST_RETRY_SECONDS
-                given_up = self.settings.live.give_up_seconds and self._processed > began
-                wait_seconds = retry_seconds if _may_pass(error) and not given_up else None
+                wait_seconds = retry_seconds if _may_pass(error) else None
                 self._set_state("ended" if error is None else "failed", _told(error, wait_seconds))
                 self._again.wait(wait_seconds)
                 retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)

@@ -53,7 +53,7 @@ from arr_stream.motion.flow import Flow, base_grid
 from arr_stream.motion.guided import guided
 from arr_stream.types import BoolArray, ByteArray, FloatArray
 
-__all__ = ["UNANCHORED", "Anchoring", "ColourModel", "RegionTracker", "figure_in_region", "motion_evidence"]
+__all__ = ["Anchoring", "ColourModel", "RegionTracker", "figure_in_region", "motion_evidence"]
 
 LEAST_MASS_PX = 1.0
 NEGLIGIBLE = 0.015  # a prior
@@ -124,11 +124,6 @@ class Anchoring:
 
 
 DEFAULT = Anchoring()
-
-UNANCHORED = Anchoring(
-    gain=0.0, region_gain=0.0, motion=0.0, doubt=0.0, floor=0.0, ceiling=1.0, blur_px=1, first=0.0, border_px=1
-)
-"""Chained warping alone, without appearance: the baseline of anchoring."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ KEPT = ("fixation", "attention", "attention_history", "gaze")
 
 FIXATION = HISTORY + HISTORY_CHANNELS.index("fixation")
 FIXATION_DECAY = 0.9
-GAZE_HALF_LIFE_SECONDS = 0.5
+_HALF_LIVES_SECONDS = {"attention_history": 3.0, "gaze": 0.5}
 _SPENT = 1e-6
 """Level below which faded values become 0, to avoid slow denormal numbers."""
 _EIGHTH_PER_CELL = 4
@@ -138,12 +138,11 @@ class History:
         """Add new gaze (`[h, w]` in [0, 1]) to channel 39."""
         self._add("gaze", self._put(gaze))
 
-    def fade(self, elapsed_seconds: float, half_life_seconds: float) -> None:
-        """Fade channels 38 (with the given half-life) and 39 by the elapsed time."""
-        half_lives = {"attention_history": half_life_seconds, "gaze": GAZE_HALF_LIFE_SECONDS}
+    def fade(self, elapsed_seconds: float) -> None:
+        """Fade channels 38 and 39 by the elapsed time."""
         faded = {}
         for name, level in list(self._levels.items()):
-            factor = 0.5 ** (max(0.0, elapsed_seconds) / half_lives[name])
+            factor = 0.5 ** (max(0.0, elapsed_seconds) / _HALF_LIVES_SECONDS[name])
             self._levels[name] = level * factor
             if self._levels[name] < _SPENT:
                 del self._levels[name]

@@ -139,7 +139,6 @@ class QueryScorers:
         labels: Labels that the detector in use can find.
         before: The previous scorers; an unchanged query keeps its state, and a region is followed from its current
             place.
-        anchored: Correct regions by their appearance.
     """
 
     def __init__(
@@ -148,8 +147,6 @@ class QueryScorers:
         phrases: Collection[str] = (),
         labels: Collection[str] = (),
         before: QueryScorers | None = None,
-        *,
-        anchored: bool = True,
     ) -> None:
         left = list(before._scored) if before is not None else []
         self._scored: list[_ScoredQuery] = []
@@ -158,9 +155,7 @@ class QueryScorers:
             kept = next((each for each in left if each.query == query and each.by_model == by_model), None)
             if kept is not None:
                 left.remove(kept)
-            self._scored.append(
-                kept or _ScoredQuery(query, by_model, _scorer(query.detected(labels), by_model, anchored))
-            )
+            self._scored.append(kept or _ScoredQuery(query, by_model, _scorer(query.detected(labels), by_model)))
 
     def tasks(self, inputs: QueryInput) -> tuple[QueryTask, ...]:
         """Return the tasks of this frame."""
@@ -186,11 +181,11 @@ class QueryScorers:
         return tuple(notices)
 
 
-def _scorer(query: Query, by_model: bool, anchored: bool) -> QueryScorer:
+def _scorer(query: Query, by_model: bool) -> QueryScorer:
     match query:
         case TextQuery():
             return TextScorer(query, by_model)
         case RegionQuery() | MaskQuery():
-            return RegionScorer(query, anchored=anchored)
+            return RegionScorer(query)
         case ExampleQuery():
             return ExampleScorer(query)

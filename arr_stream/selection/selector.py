@@ -23,6 +23,10 @@ from arr_stream.texture.arrays import Array, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import SCORERS, BoolArray, FloatArray, Grid, IntArray
 
+_GAZE_SHARE = 1 / 3
+"""Share of the tokens for where someone looks; half of it beside a query that finds something."""
+_HYBRID_GRID_SHARE = 0.5
+"""Share of the tokens that `hybrid` leaves to the grid."""
 _FAINTEST_ANSWER = 0.1
 _FAINTEST_GAZE = 0.05
 _WANTED = 0.3
@@ -127,7 +131,7 @@ def select_cells(
         if settings.strategy != "topk":
             regions = _regions(texture, settings, tokens, asked, saliency)
     score, for_query = share_among_queries(scores.score.reshape(allowed.shape), relevance, allowed, tokens)
-    gaze_share = settings.gaze_share / (1 + most(asked))
+    gaze_share = _GAZE_SHARE / (1 + most(asked))
     score, for_gaze = share_with_gaze(score, scores.gaze.reshape(allowed.shape), allowed, gaze_share, tokens)
     coarse_most = int(settings.context_share * tokens)
     if offer is not None:
@@ -139,7 +143,7 @@ def select_cells(
     else:
         importance = region_importance(regions, asked, saliency)
         if settings.strategy == "hybrid":
-            share = settings.hybrid_grid_share
+            share = _HYBRID_GRID_SHARE
             chosen = choose_hybrid(
                 score, regions, importance, tokens, eligible, grid_share=share, coarse_most=coarse_most
             )

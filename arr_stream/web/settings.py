@@ -28,10 +28,8 @@ RUNNING = (
     "selection.strategy",
     "selection.context_share",
     "selection.cascade",
-    "selection.hybrid_grid_share",
     "keyframes.min_interval",
     "keyframes.min_confidence",
-    "keyframes.cut_threshold",
     "keyframes.clusters",
     "keyframes.cluster_count",
     "keyframes.embeddings",
@@ -49,7 +47,6 @@ STARTING = (
     "live.rtsp_transport",
     "live.connect_seconds",
     "live.stall_seconds",
-    "live.give_up_seconds",
 )
 """Settings that a client may give when it adds a stream."""
 

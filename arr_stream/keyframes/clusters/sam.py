@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 Architectures = Mapping[str, Callable[[], Any]]
 """Makers of an untrained `segment_anything.modeling.Sam`, by the values of `sam.model`."""
 
+PRED_IOU_THRESH = 0.88
+"""Least IoU that SAM predicts of a mask that is kept."""
+STABILITY_SCORE_THRESH = 0.95
+"""Least stability of a kept mask under a changed threshold."""
+MIN_AREA = 0.0005
+"""Smallest region, as a share of the frame."""
 MODELS = ("vit_b", "vit_l", "vit_h")
 
 POINTS_A_BATCH = {"cpu": 16, "cuda": 64}
@@ -69,8 +75,8 @@ class SamClusterer:
             model,
             points_per_side=settings.points_per_side,
             points_per_batch=POINTS_A_BATCH.get(device.type, POINTS_A_BATCH["cpu"]),
-            pred_iou_thresh=settings.pred_iou_thresh,
-            stability_score_thresh=settings.stability_score_thresh,
+            pred_iou_thresh=PRED_IOU_THRESH,
+            stability_score_thresh=STABILITY_SCORE_THRESH,
             # Masks stay run lengths until each is painted: hundreds at full size would not fit beside the model.
             output_mode="uncompressed_rle",
         )
@@ -86,7 +92,7 @@ class SamClusterer:
         found = self._generator.generate(_at_most(picture.frame.rgb, self._longest_px))
         masks = (np.asarray(self._rle_to_mask(mask["segmentation"]), np.bool_) for mask in found)
         labels = labels_from_masks(masks, picture.quarter_hw)
-        labels = absorb_small(labels, self.settings.min_area * labels.size)
+        labels = absorb_small(labels, MIN_AREA * labels.size)
         return clusters_from_labels(labels, "sam" if found else "sam (no masks)")
 
 

@@ -90,7 +90,7 @@ class WindowLoop:
         self.ages_ms = Recent()
         self._window, self._stream, self._feed = window, stream, feed
         self._state = state
-        self._annotator = Annotator(view, dim=stream.settings.video.dim, asked=stream.asked)
+        self._annotator = Annotator(view, asked=stream.asked)
         self._controls = Controls(stream, self._annotator)
         self._newest: Shown | None = None
         self._drawn_wh = (0, 0)

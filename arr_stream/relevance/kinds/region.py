@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from arr_stream.motion.anchor import DEFAULT, UNANCHORED, RegionTracker
+from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.redetection import Redetector
 from arr_stream.relevance.kinds.base import Answer, QueryContext, QueryInput, QueryScorer, QueryTask, Region
 from arr_stream.relevance.query import MaskQuery, RegionQuery
@@ -50,13 +50,11 @@ class RegionScorer(QueryScorer):
 
     Args:
         query: The region or mask; before its time the relevance is 0.
-        anchored: Correct the region by its appearance, instead of only carrying it along the flow.
     """
 
-    def __init__(self, query: RegionQuery | MaskQuery, *, anchored: bool = True) -> None:
+    def __init__(self, query: RegionQuery | MaskQuery) -> None:
         self._query = query
-        self._tracker = RegionTracker(DEFAULT if anchored else UNANCHORED)
-        self._anchored = anchored
+        self._tracker = RegionTracker()
         self._region: Region | None = None
         self._redetector: Redetector | None = None
         self._confidence: Array | float = 1.0
@@ -76,7 +74,7 @@ class RegionScorer(QueryScorer):
             return RegionTask(None, drawn=False)
         mask = self._mask(inputs.frame.size_wh, inputs.keyframes.reduced_hw(4))
         self._tracker.start(inputs.quarter, mask, exact=isinstance(self._query, MaskQuery))
-        if self._anchored and self._tracker.confidence:
+        if self._tracker.confidence:
             self._redetector = Redetector(inputs.quarter, self._tracker.posterior)
         self._box = _box_around(self._tracker.posterior)
         return RegionTask(inputs.put_region(self._tracker), drawn=True)

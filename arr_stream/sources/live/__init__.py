@@ -30,12 +30,10 @@ def open_live(
 ) -> Source:
     """Open a live source and wait for its first picture.
 
-    Its frames carry `captured_seconds`, their `pts_seconds` never decrease, and their size may change. Network
-    streams and
-    cameras are reopened after a break or a stall, with pauses from `live.retry_seconds` up to
-    `live.longest_retry_seconds`,
-    and their frames continue; those of a plain file, or of a test picture of limited length, end. `close` may be called
-    from another thread, and ends the frames at once.
+    Its frames carry `captured_seconds`, their `pts_seconds` never decrease, and their size may change. Network streams
+    and cameras are reopened after a break or a stall, with growing pauses, and their frames continue; those of a plain
+    file, or of a test picture of limited length, end. `close` may be called from another thread, and ends the frames at
+    once.
 
     Args:
         spec: An address (`rtsp`, `rtsps`, `rtmp`, `http`, `https`, `udp`, `srt`), a camera (`/dev/video0`, `0`,

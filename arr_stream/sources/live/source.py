@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -15,6 +14,9 @@ from arr_stream.sources.clock import ArrivalClock
 from arr_stream.sources.live.connection import Arrived, Connection, Interrupt, OnState, Opener, SourceState, StateName
 from arr_stream.types import Frame
 
+RETRY_SECONDS = 0.5
+"""Pause before the second attempt to reopen a source; each further one is doubled."""
+LONGEST_RETRY_SECONDS = 2.0
 _JITTER = 0.2
 _CLOSE_SECONDS = 5.0
 
@@ -48,7 +50,7 @@ class LiveSource(OnePass):
         interrupt: Interrupt | None = None,
     ) -> None:
         super().__init__()
-        self._opener, self._name, self._times = opener, name, settings.live
+        self._opener, self._name = opener, name
         self._reopen, self._on_state = reopen, on_state
         self._interrupt = interrupt or Interrupt()
         self._reading = threading.RLock()
@@ -141,7 +143,7 @@ class LiveSource(OnePass):
         """Reopen it until a picture arrives; return None when stopped meanwhile.
 
         Raises:
-            ArrStreamError: A retry is useless, or retries have failed for too long.
+            ArrStreamError: A retry is useless.
         """
         if self._interrupt.stopped:
             return None
@@ -150,9 +152,11 @@ class LiveSource(OnePass):
         if isinstance(problem, StreamSilent):
             self.stats.stalls += 1
             self._tell("stalled", problem.message)
-        lost_at, attempt, pause_seconds = time.monotonic(), 1, 0.0
+        attempt, pause_seconds = 1, 0.0
         while True:
-            self._end_if_hopeless(problem, lost_at)
+            permanent = isinstance(problem, LiveSourceError) and problem.permanent
+            if permanent or isinstance(problem, SourceTooLarge):
+                raise self._failed(problem)
             self._tell("reconnecting", problem.message, attempt=attempt, next_retry_seconds=pause_seconds or None)
             with self._reading:
                 self._disconnect()
@@ -167,21 +171,13 @@ class LiveSource(OnePass):
                 if self._interrupt.stopped:
                     return None
                 problem, attempt = exc, attempt + 1
-                pause_seconds = min(
-                    max(2 * pause_seconds, self._times.retry_seconds), self._times.longest_retry_seconds
-                )
+                pause_seconds = min(max(2 * pause_seconds, RETRY_SECONDS), LONGEST_RETRY_SECONDS)
                 continue
             self.stats.reconnects += 1
             self._tell("live")
             # The error refers to this frame, and this frame to the error: its objects would be freed late.
             del problem
             return again
-
-    def _end_if_hopeless(self, problem: ArrStreamError, lost_at_seconds: float) -> None:
-        hopeless = isinstance(problem, SourceTooLarge) or (isinstance(problem, LiveSourceError) and problem.permanent)
-        limit = self._times.give_up_seconds
-        if hopeless or (limit and time.monotonic() - lost_at_seconds >= limit):
-            raise self._failed(problem)
 
     def _failed(self, problem: ArrStreamError) -> ArrStreamError:
         self._over = True

@@ -137,7 +137,7 @@ class Adapter:
         if self.family.recurrent:
             raise InvalidSetting(
                 f"{what} biases the attention to tokens, and most layers of a {self.family.name} have no attention",
-                remedy="choose vlm.mode=sparse or prune with vlm.region_tokens=0, or a Qwen3-VL",
+                remedy="choose --mode sparse or prune with vlm.region_tokens=0, or a Qwen3-VL",
             )
 
     @property

@@ -309,7 +309,7 @@ class StreamingViewer(ABC):
         cost, opening = self._cost(cells, shown.grid, shown.seconds), self.memory.opening_tokens
         if opening + cost > self._room:
             every = self._settings.mode == "weight"
-            smaller = "choose another --mode (`weight` takes every cell)" if every else "lower --budget"
+            smaller = "choose another vlm.mode (`weight` takes every cell)" if every else "lower --budget"
             raise ContextExceeded(
                 f"{cells} cells take {cost} tokens after {opening} of the instruction and markers, and the context has "
                 f"room for {self._room}",
