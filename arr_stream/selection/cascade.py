@@ -1,7 +1,7 @@
 """Cascade: score regions first, then only the cells of the best ones.
 
-An eighth of the places is scored, and hardly any place relevant to a query is lost (`python -m benchmarks cascade`;
-figures in docs/results.md). docs/how_it_works.md explains why this saves places but no time, as scoring is cheap.
+An eighth of the places is scored, and hardly any place relevant to a query is lost. docs/how_it_works.md explains why
+this saves places but no time, as scoring is cheap.
 """
 
 from __future__ import annotations

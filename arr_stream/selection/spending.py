@@ -22,7 +22,7 @@ RESERVE_SECONDS = 3.0
 """Income that is kept at most; one whole frame where that is more.
 
 Ten seconds show about as much of an event and leave more of a short clip's tokens unspent, one second spends more of
-them on quiet stretches (`python -m benchmarks spending`).
+them on quiet stretches.
 """
 
 LOWEST_PRICE = 0.05

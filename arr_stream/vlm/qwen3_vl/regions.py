@@ -2,7 +2,7 @@
 
 A summary has the position of its region's centroid and gets as much attention as all of its cells would: the logarithm
 of their number is added ("proportional attention", Bolya et al., "Token Merging: Your ViT But Faster", 2023). Without
-it, a mean adds hardly more than one further cell would (`python -m benchmarks summaries`).
+it, a mean adds hardly more than one further cell would.
 """
 
 from __future__ import annotations
