@@ -50,7 +50,7 @@ COMMANDS = {
     ),
     "tune": (
         "tune:tune",
-        "Fit the scorers' weights to footage with masks or boxes, or to answers, and test them on held-out data.",
+        "Fit the scorers' weights to footage with masks or boxes, and test them on held-out footage.",
     ),
     "models": ("models:app", "Weights on disk: list, fetch, verify, and where they are."),
     "vllm-args": ("vllm_args:vllm_args", "Print how vLLM is started so that it takes cells at their true places."),

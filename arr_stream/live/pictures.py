@@ -235,10 +235,10 @@ def checked_views(views: Sequence[str]) -> tuple[str, ...]:
     return tuple(check_view(view) for view in views)
 
 
-def encode(rgb: ByteArray, *, longest_px: int = _LONGEST_SIDE_PX, quality: int = _JPEG_QUALITY) -> bytes:
-    """Encode a picture `[H, W, 3]` as JPEG, scaled down if a side is longer than `longest_px`."""
+def encode(rgb: ByteArray, *, quality: int = _JPEG_QUALITY) -> bytes:
+    """Encode a picture `[H, W, 3]` as JPEG, scaled down if a side is longer than 1280 pixels."""
     height, width = rgb.shape[:2]
-    scale = longest_px / max(height, width)
+    scale = _LONGEST_SIDE_PX / max(height, width)
     if scale < 1:
         size_wh = max(1, round(width * scale)), max(1, round(height * scale))
         rgb = cv2.resize(rgb, size_wh, interpolation=cv2.INTER_AREA)
