@@ -488,7 +488,7 @@ def test_only_the_architecture_is_taken_from_the_configuration(copy: Path) -> No
 # Versions and packages
 
 
-@pytest.mark.parametrize("version", ["4.57.1", "5.17.2", "5.24.0.dev0"])
+@pytest.mark.parametrize("version", ["4.57.1", "5.17.2", "5.25.0.dev0"])
 def test_an_unsupported_transformers(copy: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
     with pytest.raises(ModelUnsupported) as caught:
@@ -497,7 +497,7 @@ def test_an_unsupported_transformers(copy: Path, version: str, monkeypatch: pyte
     assert "pip install" in str(caught.value)
 
 
-@pytest.mark.parametrize("version", ["5.18.0", "5.23.9"])
+@pytest.mark.parametrize("version", ["5.18.0", "5.24.9"])
 def test_a_supported_transformers(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
     assert use_transformers().__name__ == "transformers"

@@ -31,7 +31,7 @@ from arr_stream.vlm.qwen3_vl.places import (
     token_positions,
 )
 
-SUPPORTED = (">=5.18", "<5.24")
+SUPPORTED = (">=5.18", "<5.25")
 """Versions of transformers whose Qwen3-VL has the expected structure."""
 INSTALL = remedy_for("vlm")
 
