@@ -413,57 +413,11 @@ def test_a_file_is_fetched_and_its_progress_told(server: FileServer, tmp_path: P
     assert left(tmp_path) == {"a.pth"}
 
 
-def test_a_fetch_that_was_cut_off_goes_on(server: FileServer, tmp_path: Path) -> None:
+def test_a_fetch_that_is_cut_off_leaves_nothing(server: FileServer, tmp_path: Path) -> None:
     server.files["/a.pth"] = Served(DATA, headers=TAG, cut_after=300_000)
     with refused(FetchFailed, "300000", str(len(DATA)), "run it again"):
         get(server, tmp_path / "a.pth", sha256=DIGEST)
-    assert left(tmp_path) == {"a.pth.part", "a.pth.part.etag"}
-    server.files["/a.pth"] = Served(DATA, headers=TAG)
-    get(server, tmp_path / "a.pth", sha256=DIGEST)
-    assert server.asked[-1].range == "bytes=300000-"
-    assert (tmp_path / "a.pth").read_bytes() == DATA and left(tmp_path) == {"a.pth"}
-
-
-def test_ctrl_c_keeps_what_has_come(server: FileServer, tmp_path: Path) -> None:
-    server.files["/a.pth"] = Served(DATA, headers=TAG)
-
-    def interrupt(done: int, total: int | None) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        get(server, tmp_path / "a.pth", progress=interrupt)
-    there = (tmp_path / "a.pth.part").stat().st_size
-    assert there > 0
-    get(server, tmp_path / "a.pth", sha256=DIGEST)
-    assert server.asked[-1].range == f"bytes={there}-"
-
-
-@pytest.mark.parametrize("changed", [Served(DATA[::-1], headers={"ETag": '"two"'}), Served(DATA[::-1], ranges=False)])
-def test_halves_of_two_files_are_never_joined(server: FileServer, tmp_path: Path, changed: Served) -> None:
-    server.files["/a.pth"] = Served(DATA, headers=TAG, cut_after=300_000)
-    with pytest.raises(FetchFailed):
-        get(server, tmp_path / "a.pth")
-    server.files["/a.pth"] = changed
-    get(server, tmp_path / "a.pth")
-    assert (tmp_path / "a.pth").read_bytes() == changed.body
-
-
-def test_without_an_etag_a_cut_fetch_begins_anew(server: FileServer, tmp_path: Path) -> None:
-    server.files["/a.pth"] = Served(DATA, cut_after=300_000)
-    with pytest.raises(FetchFailed):
-        get(server, tmp_path / "a.pth")
-    server.files["/a.pth"] = Served(DATA[::-1])
-    get(server, tmp_path / "a.pth")
-    assert (tmp_path / "a.pth").read_bytes() == DATA[::-1]
-
-
-def test_a_fetch_stopped_between_last_byte_and_check_ends_well(server: FileServer, tmp_path: Path) -> None:
-    server.files["/a.pth"] = Served(DATA, headers=TAG)
-    (tmp_path / "a.pth.part").write_bytes(DATA)
-    (tmp_path / "a.pth.part.etag").write_text('"one"')
-    get(server, tmp_path / "a.pth", sha256=DIGEST)
-    assert (tmp_path / "a.pth").read_bytes() == DATA
-    assert [asked.range for asked in server.asked] == [f"bytes={len(DATA)}-"]
+    assert not left(tmp_path)
 
 
 @pytest.mark.parametrize(

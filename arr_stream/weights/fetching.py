@@ -1,7 +1,6 @@
 """Download of weights from the Hugging Face hub or the web, only on request.
 
-A file is staged under another name until it is complete and its hash is right; an interrupted download resumes. No
-credentials are sent.
+A file is staged under another name until it is complete and its hash is right. No credentials are sent.
 """
 
 from __future__ import annotations
