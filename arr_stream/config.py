@@ -214,9 +214,6 @@ class VlmSettings(_Section):
     mode: Literal["sparse", "prune", "weight"] = Field(
         "sparse", description="encode the chosen cells, all but keep the chosen, or weigh all by relevance"
     )
-    region_tokens: int = Field(
-        0, ge=0, le=1024, description="with `prune`: tokens of a frame that sum up the regions of what was not chosen"
-    )
     media: Literal["video", "image"] = Field(
         "video", description="frames in pairs with timestamps, or each as a picture"
     )

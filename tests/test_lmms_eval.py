@@ -205,7 +205,6 @@ def test_the_likeliest_option_is_the_one_that_eval_questions_finds(
         ({"budget": "much"}, BudgetError, "budget 'much'"),
         ({"mode": "dense"}, InvalidSetting, "vlm.mode"),
         ({"keyframes.txt": "none"}, UnknownSetting, "keyframes.text"),
-        ({"vlm.region_tokens": 4, "mode": "prune"}, InvalidSetting, "vlm.region_tokens"),
         ({"pretrained": "/no/such/folder"}, ArrStreamError, "/no/such/folder"),
     ],
 )

@@ -16,9 +16,6 @@ from arr_stream.types import BoolArray, FloatArray, Grid
 CHANGE_THRESHOLD = 10.0
 """Mean difference of a cell's 4x4 reduced pixels, in grey levels of 255, from which it counts as changed."""
 
-SUMMARY_LEVEL = 3
-"""Level of detail of a cell that the model knows only as one of those that a token sums up: coarser than any."""
-
 _NEVER = 127
 
 
@@ -95,11 +92,6 @@ class SeenCells:
         renewed = enlarged(self._put(cells), 4)
         before = namespace(eighth_grey).zeros_like(eighth_grey) if self.sent is None else self.sent
         self.sent = namespace(eighth_grey).where(renewed, eighth_grey, before)
-
-    def summarise(self, cells: BoolArray, eighth_grey: Array) -> None:
-        """Note cells (`[gh, gw]`) as sent in summary, at any earlier level of detail."""
-        self._level[cells] = SUMMARY_LEVEL
-        self._renew(cells, eighth_grey)
 
     def take_back(self) -> None:
         """Undo the last note: those cells were not sent."""

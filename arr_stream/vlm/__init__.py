@@ -46,12 +46,8 @@ def make_viewer(settings: Settings) -> Viewer:
     """Return the viewer that the settings name: a server with `vlm.endpoint`, else a local Qwen3-VL.
 
     Raises:
-        InvalidSetting: The settings ask for `region_tokens` of a model that has none.
         BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
     """
-    from arr_stream.vlm.viewer import check_region_tokens
-
-    check_region_tokens(settings.vlm)
     if settings.vlm.endpoint:
         from arr_stream.vlm.server import EitherViewer
 

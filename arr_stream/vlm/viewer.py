@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from arr_stream.config import VlmSettings
-from arr_stream.errors import InvalidSetting
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
 
@@ -68,17 +66,3 @@ class Weighs(Protocol):
             ArrStreamError: The model could not compute it.
         """
         ...
-
-
-def check_region_tokens(settings: VlmSettings) -> None:
-    """Refuse `region_tokens` if no local vision tower encodes the cells, or if no cell is pruned.
-
-    Raises:
-        InvalidSetting: `region_tokens` with a server, or with another mode than `prune`.
-    """
-    if settings.region_tokens and (settings.endpoint or settings.mode != "prune"):
-        where = "a server" if settings.endpoint else f"vlm.mode={settings.mode}"
-        raise InvalidSetting(
-            f"vlm.region_tokens={settings.region_tokens} with {where}: only `prune` encodes cells and leaves them out",
-            remedy="set it to 0, or take vlm.mode=prune with a model of your own",
-        )

@@ -10,7 +10,7 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
 from arr_stream.vlm import answering, make_viewer, needed_by_model
 from arr_stream.vlm.deferred import DeferredViewer
-from arr_stream.vlm.viewer import OnText, Stop, Viewer, check_region_tokens
+from arr_stream.vlm.viewer import OnText, Stop, Viewer
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class Viewers:
         if settings.vlm.endpoint:
             return make_viewer(settings)
         if self._tiny:
-            check_region_tokens(settings.vlm)
             return DeferredViewer(TINY, lambda: self._own(settings))
         return self._own(settings)
 

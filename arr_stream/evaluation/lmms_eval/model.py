@@ -117,8 +117,6 @@ class ChatModel(lmms):  # type: ignore[misc]
         }
         self._settings = Settings.load(preset).with_values(given | settings)
         budget_tokens(self._settings.selection.budget, self._settings.grid.max_pixels)
-        if self._settings.vlm.region_tokens:
-            raise InvalidSetting("vlm.region_tokens is not known to this plugin", remedy="leave it at 0")
         self._query = query
         video = {
             "min_pixels": min_pixels,

@@ -85,11 +85,6 @@ class VisualTokens:
         """Return some of the tokens, by mask or by index."""
         return VisualTokens(self.features[keep], tuple(level[keep] for level in self.deepstack))
 
-    def beside(self, others: VisualTokens) -> VisualTokens:
-        """Return these tokens followed by the others."""
-        levels = zip(self.deepstack, others.deepstack, strict=True)
-        return VisualTokens(torch.cat([self.features, others.features]), tuple(torch.cat(level) for level in levels))
-
 
 class Adapter:
     """The parts of a loaded model that sparse feeding and a growing memory need.
@@ -137,7 +132,7 @@ class Adapter:
         if self.family.recurrent:
             raise InvalidSetting(
                 f"{what} biases the attention to tokens, and most layers of a {self.family.name} have no attention",
-                remedy="choose --mode sparse or prune with vlm.region_tokens=0, or a Qwen3-VL",
+                remedy="choose --mode sparse or prune, or a Qwen3-VL",
             )
 
     @property

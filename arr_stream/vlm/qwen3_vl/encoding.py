@@ -8,7 +8,7 @@
 
 `sparse` computes nothing for the other cells; `prune` is the reference for quality, since each cell has attended to the
 whole frame. In both, a coarse cell is a block of the frame scaled down, and a finer one four tokens cut from the frame
-itself; `weight` takes every cell as one token. With `prune`, the other cells can be summarised (`regions`).
+itself; `weight` takes every cell as one token.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ import torch
 from torch import Tensor
 
 from arr_stream.errors import NothingChosen
-from arr_stream.selection.novelty import SUMMARY_LEVEL
 from arr_stream.types import ByteArray, FloatArray, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows
 from arr_stream.vlm.qwen3_vl.places import token_positions
-from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 Mode = Literal["sparse", "prune", "weight"]
 
@@ -40,53 +38,39 @@ class Block:
 
     Args:
         cells: K cells in reading order, one token each.
-        tokens: Features of the K cells, followed by those of the R summaries.
-        bias: `[K + R]` float32, added to the attention to each; None without any.
-        summaries: Summaries of cells that were not chosen; None for R = 0.
+        tokens: Features of the K cells.
+        bias: `[K]` float32, added to the attention to each; None without any.
     """
 
     cells: Cells
     tokens: VisualTokens
     bias: Tensor | None = None
-    summaries: Summaries | None = None
 
     def __len__(self) -> int:
-        return len(self.cells) + (0 if self.summaries is None else len(self.summaries))
+        return len(self.cells)
 
     @property
     def score(self) -> FloatArray:
-        """Relevance of each token, `[K + R]`."""
-        return self.cells.score if self.summaries is None else np.append(self.cells.score, self.summaries.score)
+        """Relevance of each token, `[K]`."""
+        return self.cells.score
 
     @property
     def level(self) -> IntArray:
-        """Level of detail of each token, `[K + R]`."""
-        coarsest = np.full(len(self) - len(self.cells), SUMMARY_LEVEL, np.int32)
-        return np.append(self.cells.level, coarsest)
-
-    @property
-    def sizes(self) -> FloatArray:
-        """Number of cells that share a token's attention, `[K + R]`: 1, or the cells of a summary."""
-        cells = np.ones(len(self.cells), np.float32)
-        return cells if self.summaries is None else np.append(cells, self.summaries.sizes.astype(np.float32))
+        """Level of detail of each token, `[K]`."""
+        return self.cells.level
 
     def positions(self, start: float) -> Tensor:
-        """Return time, row and column of every token of a block that starts at `start`; `[3, K + R]` float32."""
-        cells = token_positions(self.cells, start)
-        if self.summaries is None:
-            return cells
-        middles = torch.from_numpy(self.summaries.centroids)
-        return torch.cat([cells, torch.cat([torch.zeros(1, len(self.summaries)), middles]) + start], dim=1)
+        """Return time, row and column of every token of a block that starts at `start`; `[3, K]` float32."""
+        return token_positions(self.cells, start)
 
     def take(self, keep: FloatArray | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Block:
         """Return the tokens that the mask keeps."""
         kept = np.asarray(keep, bool)
-        mask, count = torch.from_numpy(kept), len(self.cells)
+        mask = torch.from_numpy(kept)
         return Block(
-            self.cells.take(kept[:count]),
+            self.cells.take(kept),
             self.tokens.take(mask.to(self.tokens.features.device)),
             None if self.bias is None else self.bias[mask],
-            self.summaries.take(kept[count:]) if self.summaries is not None and kept[count:].any() else None,
         )
 
 
@@ -112,7 +96,6 @@ class Feeder:
         chosen: Cells,
         relevance: FloatArray | None = None,
         sources: tuple[ByteArray, ByteArray] | None = None,
-        summaries: Summaries | None = None,
     ) -> Block:
         """Encode the cells of a pair of frames, or of one frame given twice.
 
@@ -121,7 +104,6 @@ class Feeder:
             chosen: Cells of both.
             relevance: `[gh, gw]` in [0, 1], for `weight`.
             sources: Both in source pixels, if there are finer cells.
-            summaries: Summaries of fine cells that are not chosen, for `prune`.
 
         Raises:
             NothingChosen: No cells.
@@ -134,12 +116,7 @@ class Feeder:
         # The vision tower ignores the order, so the chosen cells come first.
         beside = None if self._mode == "sparse" else _others(chosen)
         encoded = self._encode(first, second, chosen if beside is None else concatenated([chosen, beside]), sources)
-        own = encoded.take(slice(len(chosen)))
-        if summaries is None or beside is None:
-            return Block(chosen, own)
-        means = summaries.means(encoded.take(slice(len(chosen), None)), summaries.of_cell[beside.rows, beside.columns])
-        weights = torch.from_numpy(np.log(summaries.sizes).astype(np.float32))
-        return Block(chosen, own.beside(means), torch.cat([torch.zeros(len(chosen)), weights]), summaries)
+        return Block(chosen, encoded.take(slice(len(chosen))))
 
     def _weighted(self, first: ByteArray, second: ByteArray, chosen: Cells, relevance: FloatArray | None) -> Block:
         if relevance is None:

@@ -11,7 +11,6 @@ import numpy as np
 from arr_stream.types import FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.prompt import Media
-from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 
 class SeenBlock(Protocol):
@@ -19,26 +18,18 @@ class SeenBlock(Protocol):
 
     Attributes:
         cells: One token each.
-        summaries: Tokens after them, of cells that were not chosen; None without any.
-        score: `[K + R]` relevance of each token.
-        level: `[K + R]` level of detail of each token.
-        sizes: `[K + R]` number of cells that share a token's attention.
+        score: `[K]` relevance of each token.
+        level: `[K]` level of detail of each token.
     """
 
     @property
     def cells(self) -> Cells: ...
 
     @property
-    def summaries(self) -> Summaries | None: ...
-
-    @property
     def score(self) -> FloatArray: ...
 
     @property
     def level(self) -> IntArray: ...
-
-    @property
-    def sizes(self) -> FloatArray: ...
 
     def __len__(self) -> int: ...
 
@@ -84,7 +75,7 @@ class SeenMemory(Protocol):
         frames: The blocks among the entries.
         tokens: Of all entries.
         opening_tokens: Tokens before the first frame.
-        visual_tokens: Cells and summaries.
+        visual_tokens: Cells.
         cache_bytes: Size of the local KV cache.
     """
 
@@ -127,9 +118,9 @@ def survivors(
 ) -> list[Entry]:
     """Return the entries that fit into `capacity` tokens, in their old order.
 
-    A cell's rank is its relevance at its selection, halved for every half-life that it is older than the newest frame;
-    the rank of a summary uses the mean of its cells. A frame keeps the tokens that rank high enough, and disappears
-    with its last one. The newest dialogue turns stay, in at most a quarter of the capacity.
+    A cell's rank is its relevance at its selection, halved for every half-life that it is older than the newest frame.
+    A frame keeps the tokens that rank high enough, and disappears with its last one. The newest dialogue turns stay, in
+    at most a quarter of the capacity.
 
     Args:
         entries: The current entries.

@@ -78,7 +78,7 @@ class Memory:
 
     @property
     def visual_tokens(self) -> int:
-        """Cells and summaries in the cache."""
+        """Cells in the cache."""
         return sum(len(seen.block) for seen in self.frames)
 
     @property

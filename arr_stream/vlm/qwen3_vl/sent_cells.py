@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
-from arr_stream.selection.novelty import SUMMARY_LEVEL, SeenCells
+from arr_stream.selection.novelty import SeenCells
 from arr_stream.types import FINER, BoolArray, ByteArray, FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SeenMemory
-from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,20 +31,13 @@ class TokenMap:
 
     @classmethod
     def of(cls, seen: Sequence[FrameEntry], grid: Grid, since: int) -> TokenMap:
-        """Paint the blocks sent from frame `since` on, old to new; a coarse view does not hide a finer one.
-
-        A summary hides every view: it is made of cells that have changed since.
-        """
+        """Paint the blocks sent from frame `since` on, old to new; a coarse view does not hide a finer one."""
         entry = np.full((grid.rows, grid.columns), -1, np.int32)
         cell, level = np.full_like(entry, -1), np.full_like(entry, 127)
         for index, block in enumerate(seen):
             if block.grid != grid or block.frame_index < since:
                 continue
-            cells, summaries = block.block.cells, block.block.summaries
-            if summaries is not None:
-                inside = summaries.of_cell >= 0
-                entry[inside], cell[inside] = index, len(cells) + summaries.of_cell[inside]
-                level[inside] = SUMMARY_LEVEL
+            cells = block.block.cells
             for number in np.flatnonzero(cells.level > 0):
                 row, column, height, width = cells.blocks[number]
                 place = np.s_[row : row + height, column : column + width]
@@ -109,10 +101,6 @@ class SentCells:
     def known(self, eighth_grey: ByteArray) -> BoolArray:
         """Return `[gh, gw]`: the cells that the model holds in full detail and that have not changed."""
         return self._cells.known(eighth_grey)
-
-    def summarise(self, summaries: Summaries, eighth_grey: ByteArray) -> None:
-        """Record summaries of a frame, given its `Pictures.eighth_grey`, as held."""
-        self._cells.summarise(summaries.of_cell >= 0, eighth_grey)
 
     def lose(self, cells: Cells) -> None:
         """Mark cells as not held: the model did not get them."""

@@ -18,17 +18,12 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, ContextExceeded, NothingChosen
 from arr_stream.patch_set import Answer, Feeding, PatchSet
-from arr_stream.texture.arrays import to_numpy
-from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame, Grid, IntArray
+from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, SeenBlock, SeenMemory, survivors
-from arr_stream.vlm.qwen3_vl.regions import Summaries, summarised
 from arr_stream.vlm.qwen3_vl.sent_cells import SentCells
 from arr_stream.vlm.viewer import OnText, Stop
-
-_CLUSTER = CHANNEL_INDEX["cluster"]
 
 _QUESTION_TOKENS = 256
 """Tokens kept free for a question, in addition to the answer's."""
@@ -43,20 +38,18 @@ class ChosenFrame:
     eighth_grey: ByteArray
     cells: Cells
     relevance: FloatArray
-    clusters: IntArray | None
     grid: Grid
     index: int
     seconds: float
 
     @classmethod
-    def of(cls, frame: Frame, patches: PatchSet, *, clusters: bool) -> ChosenFrame:
+    def of(cls, frame: Frame, patches: PatchSet) -> ChosenFrame:
         return cls(
             source=frame.rgb,
             picture=texture_picture(frame.rgb, patches.grid.texture_wh),
             eighth_grey=Pictures(frame, patches.grid).eighth_grey,
             cells=Cells.chosen(patches),
             relevance=patches.relevance,
-            clusters=to_numpy(patches.texture.cells([_CLUSTER])[0]).astype(np.int32) if clusters else None,
             grid=patches.grid,
             index=frame.index,
             seconds=frame.pts_seconds,
@@ -98,7 +91,7 @@ class StreamingViewer(ABC):
         self._novelty = settings.selection.novelty
         self._per_second = settings.selection.per_second
         self._fills = settings.vlm.fill and self._novelty != "off" and not self._per_second
-        self._fills &= settings.vlm.mode != "weight" and not settings.vlm.region_tokens
+        self._fills &= settings.vlm.mode != "weight"
         self.memory = memory
         self._lock = threading.RLock()
         self._tally = Tally()
@@ -113,7 +106,7 @@ class StreamingViewer(ABC):
         """Answer a question; see `Viewer.ask`."""
 
     @abstractmethod
-    def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells, summaries: Summaries | None) -> SeenBlock:
+    def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells) -> SeenBlock:
         """Encode cells of a pair of frames, or of one frame given twice, for the memory."""
 
     @abstractmethod
@@ -146,7 +139,7 @@ class StreamingViewer(ABC):
             )
         with self._lock, self._memory_errors():
             self._tally = Tally()
-            shown = ChosenFrame.of(frame, patches, clusters=self._settings.region_tokens > 0)
+            shown = ChosenFrame.of(frame, patches)
             self._refresh_if_due(patches, shown)
             self._last = shown
             if self._settings.media == "video" and self._waiting is None:
@@ -207,24 +200,20 @@ class StreamingViewer(ABC):
         if not len(cells):
             self._tally.held += held
             return
-        summaries = self._summaries(frames, picked)
-        summed = 0 if summaries is None else len(summaries)
         try:
-            cost = self._cost(len(cells) + summed, last.grid, last.seconds)
+            cost = self._cost(len(cells), last.grid, last.seconds)
             if self.memory.tokens + self.memory.cost([]) + cost > self._room:
                 # The rebuild drops cells, which are then new again, so select a second time.
                 self._lose(cells)
-                self._make_room_for_frame(max(len(cells), len(picked)) + summed, last)
+                self._make_room_for_frame(max(len(cells), len(picked)), last)
                 cells, held = self._wanted(picked, frames)
             self._tally.held += held
             started = time.perf_counter()
-            block = self._encoded(first, last, cells, summaries)
+            block = self._encoded(first, last, cells)
             self._settle()
             self._tally.vision_ms += (time.perf_counter() - started) * 1e3
             seconds = (first.seconds + last.seconds) / 2
             self._append([FrameEntry(block, last.grid, last.index, seconds, self._settings.media)])
-            if summaries is not None and self._sent_cells is not None:
-                self._sent_cells.summarise(summaries, last.eighth_grey)
             self._tally.sent += len(block)
         except BaseException:
             # The model did not get these cells, so they must be sent again.
@@ -232,40 +221,17 @@ class StreamingViewer(ABC):
             raise
 
     def _chosen(self, frames: Sequence[ChosenFrame]) -> Cells:
-        """Return the best cells of the frames within the budget of one; every cell in mode `weight`.
-
-        Summaries replace the last cells if there are cells to summarise, but never the best cell.
-        """
+        """Return the best cells of the frames within the budget of one; every cell in mode `weight`."""
         if self._settings.mode == "weight":
             grid, relevance = frames[-1].grid, np.max([shown.relevance for shown in frames], axis=0)
             return Cells.whole((grid.rows, grid.columns), relevance)
-        cells, budget = merged([shown.cells for shown in frames]), self._budget(frames)
-        chosen, summaries = cells.best(budget), self._settings.region_tokens
-        if not summaries:
-            return chosen
-        return cells.best(max(1, budget - min(summaries, int(self._left(chosen, frames[-1]).sum()))))
+        return merged([shown.cells for shown in frames]).best(self._budget(frames))
 
     def _budget(self, frames: Sequence[ChosenFrame]) -> int:
         """Return the most tokens of one frame or a pair."""
         sizes = [len(shown.cells) for shown in frames]
         # With a budget over time, the selector chose each frame's cells only once.
         return sum(sizes) if self._per_second else max(sizes)
-
-    def _left(self, chosen: Cells, shown: ChosenFrame) -> BoolArray:
-        """Return `[gh, gw]`: the cells that were not chosen and that the model does not hold."""
-        left = ~chosen.covered()
-        if self._novelty != "off" and self._sent_cells is not None:
-            left &= ~self._sent_cells.held(shown.eighth_grey)
-        return left
-
-    def _summaries(self, frames: Sequence[ChosenFrame], chosen: Cells) -> Summaries | None:
-        """Return the summaries of the remaining cells, within the budget; None if there are none."""
-        clusters = frames[-1].clusters
-        if clusters is None:
-            return None
-        left = self._left(chosen, frames[-1])
-        count = min(self._settings.region_tokens, self._budget(frames) - len(chosen), int(left.sum()))
-        return None if count < 1 else summarised(clusters, frames[-1].relevance, left, count)
 
     def _new(self, chosen: Cells, shown: ChosenFrame) -> Cells:
         """Return the cells that the model does not hold or that have changed."""

@@ -14,7 +14,7 @@ from arr_stream.errors import EmptyQuery, InvalidSetting, ModelTooLarge
 from arr_stream.patch_set import Answer
 from arr_stream.types import FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import Cells, concatenated
+from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.decoding import (
     AttentionGatherer,
     Response,
@@ -28,9 +28,8 @@ from arr_stream.vlm.qwen3_vl.entries import FrameEntry, TextEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
-from arr_stream.vlm.qwen3_vl.regions import Summaries
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer, Tally
-from arr_stream.vlm.viewer import OnText, Stop, check_region_tokens
+from arr_stream.vlm.viewer import OnText, Stop
 
 
 class QwenViewer(StreamingViewer):
@@ -44,12 +43,9 @@ class QwenViewer(StreamingViewer):
     memory: Memory
 
     def __init__(self, loaded: LoadedModel, settings: Settings) -> None:
-        check_region_tokens(settings.vlm)
         self._limits = loaded.limits
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
-        if settings.vlm.region_tokens:
-            self._adapter.need_bias(f"vlm.region_tokens={settings.vlm.region_tokens}")
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
         self._feeder = Feeder(self._adapter, loaded.normalisation, settings.vlm.mode)
         memory = Memory(self._adapter, self._prompt, settings.vlm.instruction)
@@ -58,9 +54,9 @@ class QwenViewer(StreamingViewer):
         self._sampler = Sampler(settings.vlm.temperature, getattr(loaded.model, "generation_config", None))
         self._layer = _attention_layer(settings.vlm.attention_layer, self._adapter)
 
-    def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells, summaries: Summaries | None) -> Block:
+    def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells) -> Block:
         sources = first.source, last.source
-        return self._feeder.feed(first.picture, last.picture, cells, last.relevance, sources, summaries)
+        return self._feeder.feed(first.picture, last.picture, cells, last.relevance, sources)
 
     def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
         before = self._prompt.before_cells(self._settings.media, seconds)
@@ -147,8 +143,7 @@ class QwenViewer(StreamingViewer):
         """Return the attention to the unchanged cells of the newest frame, `[gh, gw]`, maximum 1."""
         if self._sent_cells is None:
             return np.zeros((last.grid.rows, last.grid.columns), np.float32)
-        spread = [share / seen.block.sizes for seen, share in zip(self.memory.frames, shares, strict=True)]
-        attention = self._sent_cells.map(spread, last.eighth_grey)
+        attention = self._sent_cells.map(shares, last.eighth_grey)
         largest = float(attention.max(initial=0.0))
         return attention / largest if largest > 0 else attention
 
@@ -178,16 +173,10 @@ def _cells_attended(seen: Sequence[FrameEntry], shares: Sequence[FloatArray]) ->
         return np.zeros((0, 5), np.float32), np.zeros(0, np.int32)
     boxes, frames = [], []
     for entry, share in zip(seen, shares, strict=True):
-        cells, summaries, shown = entry.block.cells, entry.block.summaries, share[: len(entry.block.cells)]
-        if summaries is not None:
-            # The attention of a summary goes to its cells in equal parts.
-            inside = summaries.of_cell >= 0
-            each = (share[len(cells) :] / summaries.sizes)[summaries.of_cell[inside]]
-            fine = Cells.whole(cells.grid_hw).take(inside.ravel())
-            cells, shown = concatenated([cells, fine]), np.append(shown, each)
+        cells = entry.block.cells
         first, covered = np.split(cells.extents[:, [1, 0, 3, 2]], 2, axis=1)
         corners = np.concatenate([first, first + covered], axis=1) * np.tile(entry.grid.cell_px, 2)
-        boxes.append(np.concatenate([corners, shown[:, None]], axis=1))
+        boxes.append(np.concatenate([corners, share[:, None]], axis=1))
         frames.append(np.full(len(cells), entry.frame_index, np.int32))
     table, frame = np.concatenate(boxes).astype(np.float32), np.concatenate(frames)
     table[:, 4] /= max(float(table[:, 4].sum()), 1e-12)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -47,7 +47,6 @@ class SentBlock:
 
     cells: Cells
     pictures: ByteArray
-    summaries: None = field(default=None, init=False)
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -209,7 +208,7 @@ class CarryingViewer(StreamingViewer):
                 "start it with arr-stream's plugin (arr-stream vllm-args), or start anew to send crops",
             )
 
-    def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells, summaries: object) -> SentBlock:
+    def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells) -> SentBlock:
         cells = cells.in_reading_order()
         pictures = [cell_pictures(shown.picture, cells, shown.source) for shown in (first, last)]
         pair = pictures if last is not first else pictures[:1]
