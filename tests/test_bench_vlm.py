@@ -10,7 +10,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from arr_stream.config import Settings
+from arr_stream.config import Settings, VlmSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting
 from tests.tiny_qwen import tiny_qwen
 
@@ -19,15 +19,19 @@ pytest.importorskip("transformers")
 
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation
+from arr_stream.vlm.qwen3_vl.checkpoint import Checkpoint, Entry
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
+from arr_stream.vlm.qwen3_vl.families import FAMILIES
+from arr_stream.vlm.qwen3_vl.loading import memory_need
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.commands.speed import vlm as command
 from benchmarks.scenes.clips import panning as frames
+from benchmarks.vlm import sizes
 from benchmarks.vlm.bench import bench_vlm
-from benchmarks.vlm.model import Shape, Timed, random_model, timed_model
+from benchmarks.vlm.model import RELEASED, Shape, Timed, bytes_tokenizer, random_model, shape_config, timed_model
 from benchmarks.vlm.passes import QUESTION, chosen_cells
 from benchmarks.vlm.stock import StockModel
 
@@ -128,6 +132,26 @@ def test_a_model_from_disk_is_timed_like_any_other(tiny_qwen: Path) -> None:
     assert torch.allclose(ours, stock, atol=1e-4)
     report = bench_vlm(settings, parts=["end-to-end"], tokens=8, size_wh=(128, 128), seconds=1, runs=1, threads=1)
     assert report.model == str(tiny_qwen) and report.end_to_end is not None and report.end_to_end.stock_tokens == 16
+
+
+@pytest.mark.parametrize("name", [name for name, shape in RELEASED.items() if shape.linear_heads])
+def test_sizes_are_those_of_the_model(name: str) -> None:
+    shape = RELEASED[name]
+    with torch.device("meta"):
+        model = FAMILIES["qwen3_5"].class_of("ForConditionalGeneration")(shape_config(shape, bytes_tokenizer()))
+    weights = 2 * sum(parameter.numel() for parameter in model.parameters())
+    assert sizes.weight_bytes(shape) == pytest.approx(weights, rel=2e-3)
+    tensors = {key: Entry("BF16", tuple(value.shape), Path()) for key, value in model.named_parameters()}
+    half = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    checkpoint = Checkpoint(name, Path(), FAMILIES["qwen3_5"], model.config, tensors, half)
+    need = memory_need(checkpoint, "bfloat16", VlmSettings(context_tokens=7680))
+    # While a memory is rebuilt, kept features are there twice.
+    assert sizes.stream_bytes(shape, 7680) == need["cache"] + need["kept features"] // 2
+
+
+def test_a_quarter_of_the_cells_is_about_four_times_sooner() -> None:
+    whole, quarter = (sum(sizes.operations(RELEASED["Qwen3.5-4B"], cells)) for cells in (1024, 256))
+    assert 4 < whole / quarter < 4.5
 
 
 def test_the_command_prints_json_and_tables() -> None:

@@ -73,6 +73,9 @@ class Shape:
         text_key_heads: Key-value heads; None for one to two heads.
         text_inner: Width between the two layers of the text's feed-forward part; None for three times its own.
         vocabulary: Tokens that each answer's token is chosen of; None for those of the tokenizer.
+        vision_inner: Width between the two layers of the tower's feed-forward part; None for four times its own.
+        linear_heads: Value heads of a Gated DeltaNet layer, which makes it a Qwen3.5; None for a Qwen3-VL.
+        tied: Words have the same vectors as input and as output.
     """
 
     vision_layers: int = 12
@@ -83,6 +86,14 @@ class Shape:
     text_key_heads: int | None = None
     text_inner: int | None = None
     vocabulary: int | None = None
+    vision_inner: int | None = None
+    linear_heads: int | None = None
+    tied: bool = False
+
+    @property
+    def family(self) -> str:
+        """Its `model_type`."""
+        return "qwen3_vl" if self.linear_heads is None else "qwen3_5"
 
     def __post_init__(self) -> None:
         if self.vision_layers < 1 or self.text_layers < 1:
@@ -113,8 +124,21 @@ class Shape:
         )
 
 
-RELEASED = {"4B": Shape(24, 36, 1024, 2560, text_heads=32, text_key_heads=8, text_inner=9728, vocabulary=151_936)}
-"""Sizes of released models, as the configuration of Qwen/Qwen3-VL-4B-Instruct gives them."""
+_QWEN3_5: dict[str, Any] = {"vocabulary": 248_320, "vision_inner": 4096}
+RELEASED = {
+    "4B": Shape(24, 36, 1024, 2560, text_heads=32, text_key_heads=8, text_inner=9728, vocabulary=151_936),
+    "Qwen3.5-0.8B": Shape(
+        12, 24, 768, 1024, 8, 2, 3584, linear_heads=16, tied=True, **_QWEN3_5 | {"vision_inner": 3072}
+    ),
+    "Qwen3.5-2B": Shape(24, 24, 1024, 2048, 8, 2, 6144, linear_heads=16, tied=True, **_QWEN3_5),
+    "Qwen3.5-4B": Shape(24, 32, 1024, 2560, 16, 4, 9216, linear_heads=32, tied=True, **_QWEN3_5),
+    "Qwen3.5-9B": Shape(27, 32, 1152, 4096, 16, 4, 12_288, linear_heads=32, **_QWEN3_5 | {"vision_inner": 4304}),
+}
+"""Sizes of released models; `4B` is Qwen3-VL-4B-Instruct.
+
+Widths, layers and heads of Qwen3.5 are those of published configurations; those of its towers and of its linear heads
+(all but of 9B) were not checked against the files.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +159,8 @@ class Timed:
     def cache_bytes_per_token(self) -> int:
         text = self.loaded.model.config.get_text_config()
         size = torch.empty(0, dtype=self.loaded.dtype).element_size()
-        return int(2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim * size)
+        layers = list(getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers)
+        return int(2 * layers.count("full_attention") * text.num_key_value_heads * text.head_dim * size)
 
     @contextmanager
     def clock(self, into: list[float]) -> Iterator[None]:
@@ -175,21 +200,24 @@ def _from_disk(settings: Settings) -> Timed:
 
 
 def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
-    """A Qwen3-VL that was never trained; its answers never end by themselves.
+    """A model that was never trained; its answers never end by themselves.
 
     Its tokenizer takes every byte for a token, which costs both sides alike.
     """
-    from transformers import GenerationConfig, Qwen3VLForConditionalGeneration
+    from transformers import GenerationConfig
 
     from arr_stream.vlm.qwen3_vl.cells import Normalisation
     from arr_stream.vlm.qwen3_vl.loading import LoadedModel, pick_vlm_device
 
     device = pick_vlm_device(settings.vlm.device)
     dtype = torch.float32 if settings.vlm.dtype == "auto" else getattr(torch, settings.vlm.dtype)
-    tokenizer = _tokenizer()
+    tokenizer = bytes_tokenizer()
     torch.manual_seed(seed)
     with device:
-        model: Any = Qwen3VLForConditionalGeneration(_config(shape, tokenizer))
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        model: Any = FAMILIES[shape.family].class_of("ForConditionalGeneration")(shape_config(shape, tokenizer))
+        torch.set_default_dtype(before)
     with torch.no_grad():
         # Of the scores of all tokens some are above 0, so a token with a row of zeros is never the likeliest.
         for token in (tokenizer.eos_token_id, tokenizer.pad_token_id):
@@ -203,15 +231,19 @@ def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
     return Timed(str(shape), loaded, processor_of(tokenizer, _FLAT_TEMPLATE))
 
 
-def _tokenizer() -> Any:
+def bytes_tokenizer() -> Any:
+    """Return a tokenizer that takes every byte for a token."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
+    markers = [part for family in FAMILIES.values() for part in family.answer_start if not part.isspace()]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIAL_TOKENS])
+    backend.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in (*_SPECIAL_TOKENS, *markers)]
+    )
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
         eos_token="<|im_end|>",
@@ -240,24 +272,29 @@ def processor_of(tokenizer: Any, chat_template: str = CHAT_TEMPLATE) -> Any:
     )
 
 
-def _config(shape: Shape, tokenizer: Any) -> Any:
-    vision = {
+def shape_config(shape: Shape, tokenizer: Any) -> Any:
+    """Return transformers' configuration of a model of these sizes."""
+    vision: dict[str, Any] = {
         "depth": shape.vision_layers,
         "hidden_size": shape.vision_width,
-        "intermediate_size": 4 * shape.vision_width,
+        "intermediate_size": shape.vision_inner or 4 * shape.vision_width,
         "num_heads": shape.vision_width // _VISION_HEAD_DIM,
-        "deepstack_visual_indexes": list(shape.deepstack_after),
     }
-    text = {
+    text: dict[str, Any] = {
         "hidden_size": shape.text_width,
         "intermediate_size": shape.text_inner or 3 * shape.text_width,
         "num_hidden_layers": shape.text_layers,
         "num_attention_heads": shape.text_heads or shape.text_width // _TEXT_HEAD_DIM,
         "head_dim": _TEXT_HEAD_DIM,
     }
+    if shape.linear_heads is None:
+        vision["deepstack_visual_indexes"] = list(shape.deepstack_after)
+    else:
+        text |= {"head_dim": 2 * _TEXT_HEAD_DIM, "partial_rotary_factor": 0.25}
+        text |= {"linear_num_key_heads": 16, "linear_num_value_heads": shape.linear_heads}
     given = {"num_key_value_heads": shape.text_key_heads, "vocab_size": shape.vocabulary}
     text |= {name: value for name, value in given.items() if value is not None}
-    return config_of(tokenizer, vision=vision, text=text, tie_word_embeddings=False)
+    return config_of(tokenizer, family=shape.family, vision=vision, text=text, tie_word_embeddings=shape.tied)
 
 
 def config_of(

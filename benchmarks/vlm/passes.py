@@ -177,7 +177,8 @@ def bench_modes(
     bench = _Bench(model, settings, size_wh)
     shares = [chosen_cells(settings, bench.frame, max(1, round(share * bench.grid.cells))) for share in SHARES]
     wanted: list[tuple[Mode, Cells]] = [(mode, cells) for mode in _CHOOSING for cells in shares]
-    wanted.append(("weight", shares[-1]))
+    if not bench.recurrent:
+        wanted.append(("weight", shares[-1]))
     times = [_Times() for _ in wanted]
     stock = _Times()
     progress("warming up")
@@ -235,6 +236,10 @@ class _Bench:
         self.grid = Grid.for_size(self.frame.size_wh, max_pixels=settings.grid.max_pixels)
         self._picture: ByteArray = texture_picture(self.frame.rgb, self.grid.texture_wh)
         self._inputs = self._stock.picture_inputs(self.frame.rgb, QUESTION)
+
+    @property
+    def recurrent(self) -> bool:
+        return self._adapter.family.recurrent
 
     def feeder(self, mode: Mode) -> Feeder:
         return Feeder(self._adapter, self._model.loaded.normalisation, mode)
