@@ -221,17 +221,13 @@ class VlmSettings(_Section):
     fps: float = Field(2.0, gt=0, le=240, description="frames a second that are given to the model")
     context_tokens: int = Field(8192, ge=64, description="most tokens in the memory, question and answer included")
     answer_tokens: int = Field(128, ge=1, description="most tokens of an answer")
-    temperature: float = Field(0.0, ge=0.0, le=5.0, description="0 takes the likeliest token")
     refresh: Literal["budget", "cut", "keyframe"] = Field(
         "cut", description="when the memory is rebuilt: when it is full, also at a cut, also at every keyframe"
     )
     refresh_seconds: float = Field(
         0.0, ge=0, description="every so often the memory is rebuilt, and what is chosen is shown anew; 0: never"
     )
-    keep_share: Unit = Field(0.5, description="share of the context that a rebuilt memory fills at most")
-    half_life_seconds: float = Field(30.0, gt=0, description="age at which a kept cell counts half")
     keep_dialogue: bool = Field(False, description="leave questions and answers in the memory")
-    attention_layer: int = Field(-1, ge=-1, description="layer whose attention is fed back; -1: two thirds up")
     feedback: bool = Field(False, description="let what the model looked at raise the relevance of those cells")
     instruction: str = Field("", description="system prompt of the model")
     timeout_seconds: float = Field(60.0, gt=0, description="longest wait for a server")

@@ -47,10 +47,14 @@ def loaded_of(model: Any, processor: Any) -> LoadedModel:
 
 
 def viewer_of(model: Any, processor: Any, **vlm: Any) -> QwenViewer:
-    """A viewer with settings of its section, and `novelty`."""
-    novelty = vlm.pop("novelty", "skip")
+    """A viewer with settings of its section, `novelty`, and attributes."""
+    novelty, own = vlm.pop("novelty", "skip"), {name for name in ("kept_share", "half_life_seconds") if name in vlm}
+    attributes = {name: vlm.pop(name) for name in own}
     settings = {"vlm": {"media": "image", "answer_tokens": 6, "fill": False, **vlm}, "selection": {"novelty": novelty}}
-    return QwenViewer(loaded_of(model, processor), Settings.checked(settings))
+    viewer = QwenViewer(loaded_of(model, processor), Settings.checked(settings))
+    for name, value in attributes.items():
+        setattr(viewer, name, value)
+    return viewer
 
 
 def patches_of(frame: Frame, cells: Cells | None = None, **changes: Any) -> PatchSet:

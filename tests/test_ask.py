@@ -133,7 +133,6 @@ def test_progress_and_answers_for_programs_and_the_same_once_more(ask: Ask) -> N
         (("--every", 0.1), 51, "vlm.fps"),
         (("--set", "vlm.mode=telepathy"), 51, "vlm.mode"),
         (("-o", "same.mp4", "--patches", "same.mp4"), 21, "named twice"),
-        (("--set", "vlm.attention_layer=99"), 51, "layers"),
     ],
 )
 def test_wrong_options_end_with_one_line(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from arr_stream.errors import InvalidSetting
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import FINER, Frame, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
@@ -242,8 +241,3 @@ def test_the_newest_view_stands_but_a_coarse_one_not_before_a_finer(tiny: tuple[
 
 def test_the_layer_is_two_thirds_up() -> None:
     assert [default_layer(layers) for layers in (1, 4, 28, 36)] == [0, 2, 18, 23]
-
-
-def test_a_layer_that_the_model_has_not_is_refused(tiny: tuple[Any, Any]) -> None:
-    with pytest.raises(InvalidSetting, match="4 layers"):
-        viewer_of(*tiny, attention_layer=4)

@@ -358,7 +358,7 @@ def test_a_rebuilt_memory_is_one_pass_over_the_survivors(
     tiny: tuple[Any, Any], bench: Bench, refresh: str, mode: str
 ) -> None:
     skip_if_refused(tiny[0], mode)
-    viewer = viewer_of(*tiny, refresh=refresh, context_tokens=140, keep_share=0.3, keep_dialogue=True, mode=mode)
+    viewer = viewer_of(*tiny, refresh=refresh, context_tokens=140, kept_share=0.3, keep_dialogue=True, mode=mode)
     reasons = []
     for frame, patches in _shown(16):
         reason = {5: "interval", 8: "cut"}.get(frame.index) if frame.index else "first"
@@ -375,13 +375,13 @@ def test_a_rebuilt_memory_is_one_pass_over_the_survivors(
 
 
 @EVERY_FAMILY
-@pytest.mark.parametrize(("keep_share", "keep_dialogue"), [(1.0, False), (0.3, True)])
+@pytest.mark.parametrize(("kept_share", "keep_dialogue"), [(1.0, False), (0.3, True)])
 def test_over_many_frames_and_questions_the_memory_stays_within_the_context(
-    tiny: tuple[Any, Any], keep_share: float, keep_dialogue: bool, monkeypatch: pytest.MonkeyPatch
+    tiny: tuple[Any, Any], kept_share: float, keep_dialogue: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = 160
     viewer = viewer_of(
-        *tiny, context_tokens=context, keep_share=keep_share, keep_dialogue=keep_dialogue, answer_tokens=4
+        *tiny, context_tokens=context, kept_share=kept_share, keep_dialogue=keep_dialogue, answer_tokens=4
     )
     largest = 0
     run = Memory._run
@@ -467,7 +467,7 @@ def test_with_novelty_off_everything_is_sent(tiny: tuple[Any, Any]) -> None:
 
 
 def test_what_a_rebuild_dropped_is_sent_again_and_what_it_kept_is_not(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, context_tokens=100, refresh="keyframe", keep_share=0.16)
+    viewer = viewer_of(*tiny, context_tokens=100, refresh="keyframe", kept_share=0.16)
     cells = some_cells(HW, 16).in_reading_order()
     assert see(viewer, _still(0), cells).sent == 16
     fed = see(viewer, _still(1), cells, keyframe=True, refresh_reason="interval")
@@ -553,7 +553,7 @@ def test_a_question_that_breaks_off_leaves_the_memory_as_it_was(
 def test_after_a_rebuild_that_breaks_off_the_model_is_shown_everything_again(
     tiny: tuple[Any, Any], monkeypatch: Any
 ) -> None:
-    viewer = viewer_of(*tiny, refresh="keyframe", context_tokens=160, keep_share=0.125)
+    viewer = viewer_of(*tiny, refresh="keyframe", context_tokens=160, kept_share=0.125)
     see(viewer, _still(0))
     with monkeypatch.context() as patched:
         patched.setattr(tiny[0].model.language_model.layers[2].mlp, "forward", _raising(KeyboardInterrupt()))
@@ -676,7 +676,7 @@ def test_frames_of_another_size_go_on_in_the_same_memory(
 @pytest.mark.parametrize("media", ["image", "video"])
 @pytest.mark.parametrize("refresh", ["budget", "cut"])
 def test_after_a_cut_everything_is_sent(tiny: tuple[Any, Any], refresh: str, media: str) -> None:
-    viewer = viewer_of(*tiny, refresh=refresh, media=media, context_tokens=160, keep_share=0.125)
+    viewer = viewer_of(*tiny, refresh=refresh, media=media, context_tokens=160, kept_share=0.125)
     for index in range(3):
         see(viewer, _still(index))
     fed = see(viewer, _still(3), keyframe=True, refresh_reason="cut")

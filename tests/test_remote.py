@@ -105,12 +105,12 @@ def test_is_a_viewer() -> None:
 
 
 def test_sends_pictures_with_their_places_and_then_the_question() -> None:
-    settings = {"instruction": "Be brief.", "answer_tokens": 9, "temperature": 0.5}
+    settings = {"instruction": "Be brief.", "answer_tokens": 9}
     answer, server = ask(says("a ", "dog"), frames=3, size_wh=(640, 480), **settings)
     assert (answer.text, answer.finish, answer.error) == ("a dog", "stop", None)
     assert (answer.frame_index, answer.pts_seconds, answer.model) == (2, 3.5, "m")
     request = server.requests[0]
-    assert (request["model"], request["max_tokens"], request["temperature"]) == ("m", 9, 0.5)
+    assert (request["model"], request["max_tokens"], request["temperature"]) == ("m", 9, 0)
     assert request["stream"] is True and request["stream_options"] == {"include_usage": True}
     system, user = request["messages"]
     assert system == {"role": "system", "content": "Be brief."}

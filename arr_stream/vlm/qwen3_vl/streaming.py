@@ -82,7 +82,12 @@ class StreamingViewer(ABC):
     Attributes:
         name, memory, context_tokens: As above.
         attention: See `Viewer.attention`.
+        kept_share: Share of the context that a rebuilt memory fills at most.
+        half_life_seconds: Age at which a cell counts half in a rebuild.
     """
+
+    kept_share = 0.5
+    half_life_seconds = 30.0
 
     def __init__(self, name: str, settings: Settings, memory: SeenMemory, context_tokens: int) -> None:
         self.name = name
@@ -269,7 +274,7 @@ class StreamingViewer(ABC):
     @property
     def _kept_most(self) -> int:
         """Most tokens of a rebuilt memory."""
-        return int(self.context_tokens * self._settings.keep_share)
+        return int(self.context_tokens * self.kept_share)
 
     def _make_room_for_frame(self, cells: int, shown: ChosenFrame) -> None:
         cost, opening = self._cost(cells, shown.grid, shown.seconds), self.memory.opening_tokens
@@ -302,7 +307,7 @@ class StreamingViewer(ABC):
     def _rebuild(self, capacity: int, reason: str) -> None:
         """Rebuild the memory from kept features, within `capacity` tokens; do nothing if every entry fits."""
         room = capacity - self.memory.opening_tokens
-        kept = survivors(self.memory.entries, room, self._overhead, self._settings.half_life_seconds)
+        kept = survivors(self.memory.entries, room, self._overhead, self.half_life_seconds)
         if [id(entry) for entry in kept] == [id(entry) for entry in self.memory.entries]:
             return
         self._tally.rebuilt = reason

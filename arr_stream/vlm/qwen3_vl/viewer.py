@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from arr_stream.config import Settings
-from arr_stream.errors import EmptyQuery, InvalidSetting, ModelTooLarge
+from arr_stream.errors import EmptyQuery, ModelTooLarge
 from arr_stream.patch_set import Answer
 from arr_stream.types import FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
@@ -51,8 +51,9 @@ class QwenViewer(StreamingViewer):
         memory = Memory(self._adapter, self._prompt, settings.vlm.instruction)
         trained = int(loaded.model.config.text_config.max_position_embeddings)
         super().__init__(loaded.name, settings, memory, min(settings.vlm.context_tokens, trained))
-        self._sampler = Sampler(settings.vlm.temperature, getattr(loaded.model, "generation_config", None))
-        self._layer = _attention_layer(settings.vlm.attention_layer, self._adapter)
+        self._sampler = Sampler(0)
+        layers = self._adapter.attention_layers
+        self._layer = layers[default_layer(len(layers))]
 
     def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells) -> Block:
         sources = first.source, last.source
@@ -182,18 +183,3 @@ def _cells_attended(seen: Sequence[FrameEntry], shares: Sequence[FloatArray]) ->
     table[:, 4] /= max(float(table[:, 4].sum()), 1e-12)
     order = np.argsort(-table[:, 4], kind="stable")
     return table[order], frame[order]
-
-
-def _attention_layer(wanted: int, adapter: Adapter) -> int:
-    if wanted < 0:
-        return adapter.attention_layers[default_layer(len(adapter.attention_layers))]
-    if wanted >= adapter.layers:
-        raise InvalidSetting(
-            f"vlm.attention_layer={wanted}: the model has {adapter.layers} layers", remedy="count from 0"
-        )
-    if wanted not in adapter.attention_layers:
-        raise InvalidSetting(
-            f"vlm.attention_layer={wanted}: that layer has no attention",
-            remedy=f"choose one of {', '.join(map(str, adapter.attention_layers))}",
-        )
-    return wanted

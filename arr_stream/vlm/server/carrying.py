@@ -1,7 +1,7 @@
 """The viewer for a server with arr-stream's plugin: it sends cells exactly, each with its true position.
 
 The conversation only grows at its end, byte for byte, so a server that caches prefixes computes nothing twice. When the
-context is full, the viewer rewrites the conversation to `vlm.keep_share` of the context and continues from there.
+context is full, the viewer rewrites the conversation to half of the context and continues from there.
 """
 
 from __future__ import annotations
@@ -187,7 +187,6 @@ class CarryingViewer(StreamingViewer):
         reply = self._server.ask(
             messages,
             answer_tokens=self._settings.answer_tokens,
-            temperature=self._settings.temperature,
             on_text=on_text,
             cancelled=lambda: stop is not None and stop.is_set(),
         )

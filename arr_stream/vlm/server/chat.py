@@ -160,7 +160,6 @@ class ChatServer:
         messages: Sequence[Message],
         *,
         answer_tokens: int,
-        temperature: float,
         on_text: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Reply:
@@ -169,7 +168,6 @@ class ChatServer:
         Args:
             messages: As the protocol defines them.
             answer_tokens: Most tokens of the answer.
-            temperature: 0 takes the likeliest token.
             on_text: Called with each piece, in the calling thread.
             cancelled: Called about twenty times a second; True closes the connection.
 
@@ -184,7 +182,7 @@ class ChatServer:
             "model": self.model,
             "messages": list(messages),
             "max_tokens": answer_tokens,
-            "temperature": temperature,
+            "temperature": 0.0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }

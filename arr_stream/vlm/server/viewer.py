@@ -70,7 +70,7 @@ class ServerViewer:
     another waits for an answer.
 
     Args:
-        settings: `endpoint`, `model`, `context_tokens`, `answer_tokens`, `temperature`, `instruction`,
+        settings: `endpoint`, `model`, `context_tokens`, `answer_tokens`, `instruction`,
             `timeout_seconds`, `retries` and `key_variable` are used.
         budget_tokens: Most visual tokens of the newest frame; None: as many as the chosen cells cost.
         minimum_pixels: The server scales smaller pictures up to this number of pixels.
@@ -142,7 +142,6 @@ class ServerViewer:
         reply = self.server.ask(
             _messages(frames, question, settings.instruction),
             answer_tokens=settings.answer_tokens,
-            temperature=settings.temperature,
             on_text=on_text,
             cancelled=lambda: stop is not None and stop.is_set(),
         )
