@@ -12,6 +12,7 @@ from torch import Tensor
 
 from arr_stream.errors import ModelUnsupported
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.families import Family
 from tests.tiny_qwen import load_tiny
 
 pytest.importorskip("transformers")
@@ -141,6 +142,11 @@ def test_a_part_with_another_name_is_refused(model: Any, home: str, name: str, m
     monkeypatch.delattr(getattr(model.model, home), name)
     with pytest.raises(ModelUnsupported, match=name):
         Adapter(model)
+
+
+def test_a_family_that_this_transformers_lacks_is_refused() -> None:
+    with pytest.raises(ModelUnsupported, match=r"transformers \S+ has no Qwen9; pip install -U"):
+        Family("Qwen9", "Qwen9").class_of("Config")
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
