@@ -17,8 +17,9 @@ import json
 import math
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -153,6 +154,7 @@ def make_tiny_qwen3_vl(
     vision_layers: int = 4,
     text_layers: int = 4,
     hidden: int = 64,
+    text: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes model, tokenizer, processors and chat template to `folder` and gives it back.
 
@@ -163,6 +165,7 @@ def make_tiny_qwen3_vl(
         vision_layers: Depth of the vision tower, 2 to 5; every second layer but the last feeds DeepStack.
         text_layers: Layers of the language model, at least as many as DeepStack feeds.
         hidden: Width of both, a multiple of 16. The language model has 4 heads of 32 channels, the tower 4 as well.
+        text: Keys of `text_config` in place of these; vLLM's kernels for the CPU take few sizes.
 
     Raises:
         ValueError: The sizes do not fit together.
@@ -185,13 +188,15 @@ def make_tiny_qwen3_vl(
     vision = {"depth": vision_layers, "num_heads": HEADS}
     if kind.deepstack:
         vision["deepstack_visual_indexes"] = deepstack
-    text = {"num_hidden_layers": text_layers, "num_attention_heads": HEADS, "head_dim": HEAD_DIM}
+    sizes = {"num_hidden_layers": text_layers, "num_attention_heads": HEADS, "head_dim": HEAD_DIM}
     if kind.recurrent:
-        text |= LINEAR
+        sizes |= LINEAR
     if kind.experts is not None:
-        text |= EXPERTS
+        sizes |= EXPERTS
     options = {"tie_word_embeddings": True, "dtype": "float32"}
-    config = config_of(tokenizer, family=family, vision=shared | vision, text=shared | text, **options)
+    config = config_of(
+        tokenizer, family=family, vision=shared | vision, text=shared | sizes | dict(text or {}), **options
+    )
     model = kind.class_of("ForConditionalGeneration")(config)
     fill_weights(model, seed)
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]

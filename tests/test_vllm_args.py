@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from arr_stream.cli import app
-from arr_stream.vlm.vllm_plugin import ARCHITECTURES
+from arr_stream.vlm.vllm_plugin import ARCHITECTURES, TRIED, is_tried
+from tests.conftest import Refused, Run
 
 
 def flags(*arguments: str) -> tuple[list[str], dict[str, str]]:
@@ -30,15 +31,52 @@ def test_the_line_is_one_that_a_shell_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "architecture"),
+    ("model", "family"),
     [
-        ("Qwen/Qwen3-VL-2B-Instruct", "ArrStreamQwen3VL"),
-        ("Qwen/Qwen3-VL-30B-A3B-Instruct", "ArrStreamQwen3VLMoe"),
-        ("Qwen/Qwen3-VL-235B-A22B-Thinking", "ArrStreamQwen3VLMoe"),
+        ("Qwen/Qwen3-VL-2B-Instruct", "qwen3_vl"),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", "qwen3_vl_moe"),
+        ("Qwen/Qwen3-VL-235B-A22B-Thinking", "qwen3_vl_moe"),
+        ("Qwen/Qwen3.5-9B", "qwen3_5"),
+        ("Qwen/Qwen3.6-27B", "qwen3_5"),
+        ("Qwen/Qwen3.6-35B-A3B", "qwen3_5_moe"),
     ],
 )
-def test_mixtures_of_experts_have_an_architecture_of_their_own(model: str, architecture: str, tmp_path: Path) -> None:
-    assert json.loads(flags(model)[1]["--hf-overrides"]) == {"architectures": [architecture]}
-    assert architecture in ARCHITECTURES
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_vl_moe" if "Moe" in architecture else "x"}))
-    assert json.loads(flags(str(tmp_path))[1]["--hf-overrides"]) == {"architectures": [architecture]}
+def test_every_family_has_an_architecture_of_its_own(model: str, family: str, tmp_path: Path) -> None:
+    architectures = {"architectures": [ARCHITECTURES[family]]}
+    assert json.loads(flags(model)[1]["--hf-overrides"]) == architectures
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, "vision_config": {}}))
+    assert json.loads(flags(str(tmp_path))[1]["--hf-overrides"]) == architectures
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "qwen3_5_text"}, "model_type qwen3_5_text, no vision tower"),
+        ({"model_type": "qwen3_vl"}, "no vision tower"),
+        ({"model_type": "llava", "vision_config": {}}, "model_type llava; the plugin takes qwen3_vl, qwen3_vl_moe"),
+        ([], "not a model's configuration"),
+    ],
+)
+def test_what_the_plugin_cannot_take_is_one_line(refused: Refused, config: object, says: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    refused(64, says, "vllm-args", tmp_path)
+
+
+def test_a_release_of_vllm_that_was_not_tried_is_one_line(
+    refused: Refused, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed = tmp_path / "vllm-0.99.1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.99.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    refused(60, f"vLLM 0.99.1 was not tried, {' and '.join(f'{one}.*' for one in TRIED)} were", "vllm-args")
+    monkeypatch.setenv("ARR_STREAM_TRY_VLLM", "0.99.1")
+    assert run("vllm-args")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "tried"),
+    [("0.32.0+cpu", True), ("0.33.1", True), ("0.3.0", False), ("0.330.0", False), ("1.33.0", False)],
+)
+def test_releases_are_told_apart(version: str, tried: bool) -> None:
+    assert is_tried(version) is tried

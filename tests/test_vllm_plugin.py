@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from arr_stream.config import Settings
-from arr_stream.types import ByteArray, Frame
+from arr_stream.types import ByteArray, FloatArray, Frame
 from arr_stream.vlm import make_viewer
 from arr_stream.vlm.qwen3_vl.carrier import MAGIC
 from arr_stream.vlm.qwen3_vl.cells import Cells
@@ -29,8 +31,9 @@ from arr_stream.vlm.server.carrying import CarryingViewer
 from arr_stream.vlm.server.chat import ChatServer
 from arr_stream.vlm.server.endpoint import Endpoint
 from arr_stream.weights.catalogue import shipped_folder
-from benchmarks.serving.server import PLUGIN, VllmServer, free_port, vllm_server
+from benchmarks.serving.server import PLUGIN, VllmServer, free_port, plugin, vllm_server
 from tests.qwen_stock import patches_of
+from tests.tiny_qwen import maker
 
 EXECUTABLE = os.environ.get("ARR_STREAM_VLLM", "")
 pytestmark = [
@@ -45,6 +48,8 @@ pytestmark = [
 QUESTION = "what colour is the circle?"
 CLOSE = 5e-5
 """Largest difference of log probabilities."""
+CLOSE_IN_BFLOAT16 = 0.06
+"""Largest mean difference over the 20 likeliest tokens: rounding makes 0.02 to 0.03, a shift by a column 0.2 to 0.3."""
 SIZE_WH = (384, 288)
 
 
@@ -56,10 +61,61 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
         yield running
 
 
-def started(log: Path, *arguments: str, port: int = 0) -> AbstractContextManager[VllmServer]:
-    """A server with the model that comes along."""
+def started(log: Path, *arguments: str, port: int = 0, model: Path | None = None) -> AbstractContextManager[VllmServer]:
+    """A server with the model that comes along, or another."""
     limits = ["--max-model-len", "4096", "--limit-mm-per-prompt", '{"image": 256, "video": 0}']
-    return vllm_server(EXECUTABLE, shipped_folder("tiny-qwen3-vl"), log, *limits, *arguments, port=port)
+    return vllm_server(EXECUTABLE, model or shipped_folder("tiny-qwen3-vl"), log, *limits, *arguments, port=port)
+
+
+@dataclass(frozen=True)
+class Other:
+    """A server with a tiny model of random weights, and how it differs from the one that comes along.
+
+    Args:
+        hybrid: Whether it has Gated DeltaNet, for which vLLM's kernels for the CPU take bfloat16 and heads of 128
+            channels alone.
+    """
+
+    server: VllmServer
+    model: Path
+    hybrid: bool
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"model": str(self.model), "dtype": "bfloat16" if self.hybrid else "float32"}
+
+    def check(self, differences: FloatArray) -> None:
+        """Check differences of the log probabilities of the likeliest tokens."""
+        if self.hybrid:
+            assert np.abs(differences).mean() < CLOSE_IN_BFLOAT16
+        else:
+            assert np.abs(differences).max() < CLOSE
+
+
+@pytest.fixture(scope="module", params=["qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"])
+def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Other]:
+    folder, family = tmp_path_factory.mktemp(request.param), request.param
+    hybrid = family.startswith("qwen3_5")
+    # Sizes that vLLM's kernels for the CPU take, and a key of true checkpoints that transformers does not write.
+    heads: dict[str, Any] = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    text = heads if hybrid else {"norm_topk_prob": True}
+    if family.endswith("moe"):
+        # All experts of Qwen3.5, since rounding to bfloat16 would choose others.
+        text |= {"moe_intermediate_size": 96, "num_experts_per_tok": 4 if hybrid else 2}
+    model = maker().make_tiny_qwen3_vl(folder / "tiny", family=family, text=text)
+    if family == "qwen3_vl_moe":
+        transpose_experts(model / "model.safetensors")
+    arguments = "--dtype", "bfloat16" if hybrid else "float32", "--max-num-batched-tokens", "96", "--max-num-seqs", "8"
+    with started(folder / "log", *plugin(family), *arguments, model=model) as running:
+        yield Other(running, model, hybrid)
+
+
+def transpose_experts(file: Path) -> None:
+    """Lay the experts of a Qwen3-VL as true checkpoints do, and transformers does not."""
+    weights = load_file(file)
+    for name in [name for name in weights if ".experts." in name]:
+        weights[name] = weights[name].transpose(1, 2).contiguous()
+    save_file(weights, file, metadata={"format": "pt"})
 
 
 def drawn(seed: int = 0, size_wh: tuple[int, int] = SIZE_WH) -> ByteArray:
@@ -97,11 +153,16 @@ def far(server: VllmServer, settings: Settings) -> CarryingViewer:
 
 def logs_here(viewer: QwenViewer, question: str) -> list[float]:
     """The five highest log probabilities of an answer's first token."""
+    return sorted(all_logs_here(viewer, question), reverse=True)[:5]
+
+
+def all_logs_here(viewer: QwenViewer, question: str) -> list[float]:
+    """The log probabilities of an answer's first token, by token."""
     memory = viewer.memory
     with memory.kept():
         hidden = memory.read(memory.prompt.question(question), memory.position)
-        logs = memory.adapter.logits(hidden).log_softmax(dim=-1)
-    return sorted(logs.detach().tolist(), reverse=True)[:5]
+        logs: list[float] = memory.adapter.logits(hidden).float().log_softmax(dim=-1).detach().tolist()
+    return logs
 
 
 CASES = {
@@ -128,17 +189,9 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_as_here(server: VllmServer, case: str) -> None:
-    media = CASES[case][0][1]
-    settings = settings_of(media=media)
+    settings = settings_of(media=CASES[case][0][1])
     here, there = near(settings), far(server, settings)
-    index = 0
-    for number, (cells, _) in enumerate(CASES[case]):
-        for _ in range(2 if media == "video" else 1):
-            frame = Frame(index, index / 2, drawn(number + 10 * index if media == "video" else number))
-            finer = cells.quarter[cells.level == -1]
-            patches = patches_of(frame, cells.take((cells.level >= 0) | (cells.quarter == 0)) if len(finer) else cells)
-            assert here.see(frame, patches).sent == there.see(frame, patches).sent
-            index += 1
+    show(case, here, there)
     answer = here.ask(QUESTION)
     text, logs, tokens = server.likeliest(there.memory.messages(QUESTION))
     assert text == answer.text.strip()
@@ -146,18 +199,60 @@ def test_the_same_as_here(server: VllmServer, case: str) -> None:
     np.testing.assert_allclose(logs, logs_here(here, QUESTION), atol=CLOSE)
 
 
+def show(case: str, here: QwenViewer, there: CarryingViewer) -> None:
+    index = 0
+    for number, (cells, media) in enumerate(CASES[case]):
+        for _ in range(2 if media == "video" else 1):
+            frame = Frame(index, index / 2, drawn(number + 10 * index if media == "video" else number))
+            finer = cells.quarter[cells.level == -1]
+            patches = patches_of(frame, cells.take((cells.level >= 0) | (cells.quarter == 0)) if len(finer) else cells)
+            assert here.see(frame, patches).sent == there.see(frame, patches).sent
+            index += 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_other_families_give_the_same_as_here(other: Other, case: str) -> None:
+    settings = settings_of(media=CASES[case][0][1], **other.settings)
+    here, there = near(settings), far(other.server, settings)
+    show(case, here, there)
+    logs, tokens = by_token(other.server, there.memory.messages(QUESTION))
+    assert tokens == here.memory.tokens + here.ask(QUESTION).prompt_tokens
+    whole = all_logs_here(here, QUESTION)
+    other.check(np.array([log - whole[token] for token, log in logs.items()]))
+
+
+def by_token(server: VllmServer, messages: list[dict[str, Any]]) -> tuple[dict[int, float], int]:
+    """The 20 highest log probabilities of an answer's first token, by token, and the tokens of the prompt."""
+    options = {"logprobs": True, "top_logprobs": 20, "return_tokens_as_token_ids": True, "max_tokens": 1}
+    status, answer = server.post(messages, **options)
+    assert status == 200, answer
+    likeliest = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    logs = {int(each["token"].removeprefix("token_id:")): each["logprob"] for each in likeliest}
+    return logs, answer["usage"]["prompt_tokens"]
+
+
 def test_all_cells_are_a_picture_as_vllm_takes_it(server: VllmServer) -> None:
-    settings = settings_of()
+    carried, whole = (server.likeliest(messages) for messages in carried_and_whole(server, settings_of()))
+    assert carried[0] == whole[0] and carried[2] == whole[2]
+    np.testing.assert_allclose(carried[1], whole[1], atol=CLOSE)
+
+
+def test_all_cells_are_a_picture_of_other_families(other: Other) -> None:
+    both = carried_and_whole(other.server, settings_of(**other.settings))
+    (carried, tokens), (whole, tokens_of_whole) = (by_token(other.server, messages) for messages in both)
+    assert tokens == tokens_of_whole and len(carried.keys() & whole.keys()) >= 10
+    other.check(np.array([carried[token] - whole[token] for token in carried.keys() & whole.keys()]))
+
+
+def carried_and_whole(server: VllmServer, settings: Settings) -> list[list[dict[str, Any]]]:
+    """A question about all cells of a picture, and about the picture."""
     there = far(server, settings)
     frame = Frame(0, 0.0, drawn())
     there.see(frame, patches_of(frame))
     png = io.BytesIO()
     Image.fromarray(frame.rgb).save(png, "PNG")
     ordinary = [picture_part(png.getvalue()), {"type": "text", "text": QUESTION}]
-    carried = server.likeliest(there.memory.messages(QUESTION))
-    whole = server.likeliest([{"role": "user", "content": ordinary}])
-    assert carried[0] == whole[0] and carried[2] == whole[2]
-    np.testing.assert_allclose(carried[1], whole[1], atol=CLOSE)
+    return [there.memory.messages(QUESTION), [{"role": "user", "content": ordinary}]]
 
 
 def test_ordinary_pictures_and_cells_in_one_conversation(server: VllmServer) -> None:

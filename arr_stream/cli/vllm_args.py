@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from arr_stream.cli.console import print_line
-from arr_stream.vlm.vllm_plugin import ARCHITECTURES
-
-_DENSE, _MIXTURE = ARCHITECTURES
+from arr_stream.errors import BackendUnavailable, ModelUnsupported
+from arr_stream.vlm.vllm_plugin import ARCHITECTURES, is_tried, refusal
 
 
 def vllm_args(
-    model: Annotated[str, typer.Argument(help="Qwen3-VL: a hub name or a folder.")] = "Qwen/Qwen3-VL-8B-Instruct",
+    model: Annotated[
+        str, typer.Argument(help="Qwen3-VL, Qwen3.5 or 3.6: a hub name or a folder.")
+    ] = "Qwen/Qwen3-VL-8B-Instruct",
     context: Annotated[int, typer.Option(min=256, help="Tokens of the context, for all of a stream's memory.")] = 16384,
     pictures: Annotated[int, typer.Option(min=1, help="Most pictures (frames or pairs) in one question.")] = 512,
 ) -> None:
@@ -25,18 +28,43 @@ def vllm_args(
 
     It answers `ask`, `serve`, `webcam` and `stream` with `--endpoint http://127.0.0.1:8000/v1`.
     """
+    _check_release()
     values = {
         "--max-model-len": str(context),
         "--limit-mm-per-prompt": json.dumps({"image": pictures, "video": 0}),
-        "--hf-overrides": json.dumps({"architectures": [_MIXTURE if _is_mixture(model) else _DENSE]}),
+        "--hf-overrides": json.dumps({"architectures": [ARCHITECTURES[_family(model)]]}),
     }
     said = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in values.items())
     print_line(f"vllm serve {shlex.quote(model)} --host 127.0.0.1 {said} --enable-prompt-tokens-details")
 
 
-def _is_mixture(model: str) -> bool:
-    """Return True if the model's config, or a name like `Qwen3-VL-30B-A3B-Instruct`, indicates a mixture of experts."""
+def _check_release() -> None:
+    """Check the vLLM beside this package, if there is one.
+
+    Raises:
+        BackendUnavailable: The plugin was not tried with it.
+    """
+    with contextlib.suppress(PackageNotFoundError):
+        if not is_tried(version("vllm")):
+            raise BackendUnavailable(refusal(version("vllm")))
+
+
+def _family(model: str) -> str:
+    """Return the `model_type` of a folder's config, or that of models with a name like `Qwen3-VL-30B-A3B-Instruct`.
+
+    Raises:
+        ModelUnsupported: The folder holds another model, or one without a vision tower.
+    """
     config = Path(model) / "config.json"
-    if config.is_file():
-        return "moe" in config.read_text().lower()
-    return re.search(r"-A\d+B", model) is not None
+    if not config.is_file():
+        mixture = "_moe" if re.search(r"-A\d+B", model) else ""
+        return ("qwen3_5" if re.search(r"Qwen3\.[56]", model) else "qwen3_vl") + mixture
+    try:
+        found = json.loads(config.read_text())
+        family, sees = found.get("model_type"), "vision_config" in found
+    except (ValueError, AttributeError, OSError) as exc:
+        raise ModelUnsupported(f"{config}: not a model's configuration ({exc})") from exc
+    if family not in ARCHITECTURES or not sees:
+        what = f"model_type {family}" + ("" if sees else ", no vision tower")
+        raise ModelUnsupported(f"{model}: {what}; the plugin takes {', '.join(ARCHITECTURES)}, with a vision tower")
+    return str(family)

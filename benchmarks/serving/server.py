@@ -23,8 +23,14 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
-PLUGIN = ("--hf-overrides", json.dumps({"architectures": [next(iter(ARCHITECTURES))]}))
-"""What makes a server place cells."""
+
+
+def plugin(family: str = "qwen3_vl") -> tuple[str, str]:
+    """What makes a server place cells, by `model_type`."""
+    return "--hf-overrides", json.dumps({"architectures": [ARCHITECTURES[family]]})
+
+
+PLUGIN = plugin()
 _START_SECONDS = 300
 
 

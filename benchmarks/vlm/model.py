@@ -305,10 +305,11 @@ def config_of(
     # Of the frequencies of a head, 24 of 64 turn with time, 20 with rows and 20 with columns.
     share = text.get("partial_rotary_factor", 1.0)
     frequencies = int(text["head_dim"] * share) // 2
+    turning = frequencies * 5 // 16
     rope = {
         "rope_type": "default",
         "rope_theta": 5_000_000.0,
-        "mrope_section": [frequencies * 3 // 8, frequencies * 5 // 16, frequencies * 5 // 16],
+        "mrope_section": [frequencies - 2 * turning, turning, turning],
         "mrope_interleaved": True,
         **({"partial_rotary_factor": share} if share < 1 else {}),
     }

@@ -1,4 +1,4 @@
-"""A vLLM plugin: Qwen3-VL that receives only the chosen cells, each at its true position.
+"""A vLLM plugin: Qwen3-VL or Qwen3.5 that receives only the chosen cells, each at its true position.
 
     vllm serve Qwen/Qwen3-VL-8B-Instruct --hf-overrides '{"architectures": ["ArrStreamQwen3VL"]}'
 
@@ -9,15 +9,19 @@ pictures, videos and text as before. The plugin needs vLLM, NumPy and Pillow, an
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
-TRIED = ("0.32",)
+TRIED = ("0.32", "0.33")
 """Releases of vLLM, by their first two numbers, that the plugin was tested with."""
 
 ARCHITECTURES = {
-    "ArrStreamQwen3VL": "arr_stream.vlm.vllm_plugin.model:SparseQwen3VL",
-    "ArrStreamQwen3VLMoe": "arr_stream.vlm.vllm_plugin.model:SparseQwen3VLMoe",
+    "qwen3_vl": "ArrStreamQwen3VL",
+    "qwen3_vl_moe": "ArrStreamQwen3VLMoe",
+    "qwen3_5": "ArrStreamQwen3_5",
+    "qwen3_5_moe": "ArrStreamQwen3_5Moe",
 }
+"""By `model_type`. vLLM's own architecture has `ForConditionalGeneration` at its end and no `ArrStream` before it."""
 
 _logger = logging.getLogger("vllm.arr_stream")
 
@@ -26,18 +30,31 @@ def register() -> None:
     """Register the architectures by name, without importing them; vLLM calls this in each of its processes."""
     import vllm
     from vllm import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-    if not vllm.__version__.startswith(tuple(f"{release}." for release in TRIED)):
-        _logger.error(
-            "arr-stream: vLLM %s was not tried, %s was: chosen cells are not available. Install a release that was "
-            "tried, or a newer arr-stream.",
-            vllm.__version__,
-            " or ".join(f"{release}.*" for release in TRIED),
-        )
+    if not is_tried(vllm.__version__):
+        _logger.error("arr-stream: chosen cells are not available. %s", refusal(vllm.__version__))
         return
-    for name, place in ARCHITECTURES.items():
-        ModelRegistry.register_model(name, place)
+    for name in ARCHITECTURES.values():
+        family = name.removeprefix("ArrStream")
+        ModelRegistry.register_model(name, f"{__name__}.model:Sparse{family}")
+        # Defaults that vLLM keeps by architecture, such as the precision of Qwen3.5's states.
+        stock = f"{family}ForConditionalGeneration"
+        if stock in MODELS_CONFIG_MAP:
+            MODELS_CONFIG_MAP[name] = MODELS_CONFIG_MAP[stock]
     _blame_the_sender()
+
+
+def is_tried(version: str) -> bool:
+    """Return whether the plugin was tested with a release of vLLM; `ARR_STREAM_TRY_VLLM` adds a release to try."""
+    tried = *TRIED, os.environ.get("ARR_STREAM_TRY_VLLM") or TRIED[0]
+    return any(f"{version}.".startswith(f"{release}.") for release in tried)
+
+
+def refusal(version: str) -> str:
+    """Return one line about a release of vLLM that was not tried, with those that were."""
+    tried = " and ".join(f"{release}.*" for release in TRIED)
+    return f"vLLM {version} was not tried, {tried} were: install one of these, or a newer arr-stream."
 
 
 def _blame_the_sender() -> None:

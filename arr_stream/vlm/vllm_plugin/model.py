@@ -1,4 +1,4 @@
-"""vLLM's Qwen3-VL with cells at their true positions in the vision tower and in the language model."""
+"""vLLM's Qwen3-VL and Qwen3.5 with cells at their true positions in the vision tower and in the language model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ import torch
 from torch import Tensor
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention import MMEncoderAttention
+from vllm.model_executor.models.qwen3_5 import (
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeForConditionalGeneration,
+    Qwen3_5MoeProcessingInfo,
+    Qwen3_5ProcessingInfo,
+)
 from vllm.model_executor.models.qwen3_vl import (
     Qwen3VLDummyInputsBuilder,
     Qwen3VLForConditionalGeneration,
@@ -61,7 +67,7 @@ class _Carried:
 
 
 class _Sparse:
-    """Mixin for both of vLLM's model classes; the first base of either."""
+    """Mixin for vLLM's model classes; the first base of each."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         _refuse(vllm_config)
@@ -193,6 +199,20 @@ class SparseQwen3VL(_Sparse, Qwen3VLForConditionalGeneration):
 )
 class SparseQwen3VLMoe(_Sparse, Qwen3VLMoeForConditionalGeneration):
     """`Qwen3VLMoeForConditionalGeneration` with cells."""
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    SparseProcessor, info=Qwen3_5ProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
+)
+class SparseQwen3_5(_Sparse, Qwen3_5ForConditionalGeneration):
+    """`Qwen3_5ForConditionalGeneration` (Qwen3.5 and 3.6) with cells."""
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    SparseProcessor, info=Qwen3_5MoeProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
+)
+class SparseQwen3_5Moe(_Sparse, Qwen3_5MoeForConditionalGeneration):
+    """`Qwen3_5MoeForConditionalGeneration` with cells."""
 
 
 def _refuse(config: VllmConfig) -> None:
