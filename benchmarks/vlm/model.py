@@ -136,8 +136,8 @@ RELEASED = {
 }
 """Sizes of released models; `4B` is Qwen3-VL-4B-Instruct.
 
-Widths, layers and heads of Qwen3.5 are those of published configurations; those of its towers and of its linear heads
-(all but of 9B) were not checked against the files.
+Text dimensions of Qwen3.5-0.8B, 4B and 9B agree with published configurations; those of 2B and of the towers were not
+checked against their files.
 """
 
 
