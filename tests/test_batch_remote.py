@@ -107,8 +107,8 @@ class TestStore:
             client.put_object(Bucket="videos", Key="changing.mp4", Body=body)
             seen.append(remote.identity(address, storage))
             assert remote.identity(address, storage) == seen[-1]
-        assert [identity["bytes"] for identity in seen] == [3, 3, 5]
-        assert len({identity["etag"] for identity in seen}) == 3
+        assert [identity["size"] for identity in seen] == [3, 3, 5]
+        assert len({identity["ETag"] for identity in seen}) == 3
         assert json.loads(json.dumps(seen)) == seen
 
     @pytest.mark.parametrize("path", ["videos/missing.mp4", "videos/none*.mp4", "videos/a/b/c", "no-such-bucket/x.mp4"])
@@ -218,7 +218,7 @@ class TestWeb:
     def test_a_file(self, site: str, folder: Path) -> None:
         address = f"{site}/clip.mp4?version=[1]"
         assert expand(address, {}) == [address]
-        assert remote.identity(address, {})["bytes"] == len(CLIP)
+        assert remote.identity(address, {})["size"] == len(CLIP)
         with remote.fetched(address, {}, folder=folder) as path:
             assert path.read_bytes() == CLIP
             assert path.suffix == ".mp4"
@@ -266,7 +266,7 @@ class TestMemory:
         def full(*_: object) -> int:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(remote.os, "write", full)
+        monkeypatch.setattr("builtins.open", full)
         with pytest.raises(DiskFull):
             _fetch("memory://full/a.mp4", tmp_path)
 
