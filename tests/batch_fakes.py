@@ -1,15 +1,15 @@
-"""What the tests of batches have in common: tiny videos, quick options, and an engine without workers."""
+"""Tiny videos, quick options and an engine without workers, for the tests of batches."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from arr_stream.batch.engine import Loaded, Lost, Message, WorkerEngine
+from arr_stream.batch.engine import Loaded, Lost, Message, Worker
 from arr_stream.batch.job import Attempt, Done, Job, JobFinished, JobOptions, JobProgress
 from arr_stream.config import Settings
 from tests.media import moving_frames, write_video
@@ -46,90 +46,77 @@ def contents(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def finished(asked: Attempt) -> JobFinished:
-    """What a worker tells of a file that goes well."""
+    """A file that goes well."""
     return JobFinished(
         asked, Done(asked.job.name, asked.job.source, {}, "", "0" * 64, 8, 0.1, (), attempt=asked.number)
     )
 
 
-class FakeCrew:
-    """Workers by their numbers; what they say is said by the test, or by `answer`.
+def well(asked: Attempt) -> list[Message]:
+    """The messages about a file that goes well."""
+    return [JobProgress(asked, 3, 8), finished(asked)]
+
+
+def lost(asked: Attempt) -> list[Message]:
+    """The messages of a worker that dies."""
+    return [JobProgress(asked, 3, 8), Lost("was ended by SIGKILL")]
+
+
+class FakeEngine:
+    """Engine without workers.
 
     Args:
-        answer: What comes of an attempt; then workers load by themselves, and do every file at once.
+        answer: The messages that an attempt causes, all at once.
+        first: The first message of every worker.
 
     Attributes:
-        given: What each worker was given, in order.
-        killed: Which workers were.
-        most: Most files that were under way.
+        started: Every worker, in order.
+        attempts: Every attempt that was given, in order.
+        killed: The workers that were killed.
+        most: Most files at a time.
     """
 
-    def __init__(self, answer: Callable[[Attempt], Iterable[Message]] | None = None) -> None:
-        self.given: list[list[Attempt]] = []
-        self.killed: list[int] = []
-        self.said: deque[tuple[int, Message]] = deque()
+    def __init__(
+        self,
+        answer: Callable[[Attempt], Iterable[Message]] = well,
+        *,
+        first: Message | None = None,
+        slots: int = 2,
+        stall_seconds: float = 0.0,
+    ) -> None:
+        self.slots, self.stall_seconds = slots, stall_seconds
+        self.started: list[Worker] = []
+        self.attempts: list[Attempt] = []
+        self.killed: list[Worker] = []
         self.closed = self.most = 0
-        self._answer = answer
-        self._waiting: deque[tuple[int, Attempt]] = deque()
+        self._answer, self._first = answer, first
+        self._given: deque[tuple[Worker, Attempt]] = deque()
+        self._messages: deque[tuple[Worker, Message]] = deque()
 
-    @property
-    def attempts(self) -> list[Attempt]:
-        return [attempt for given in self.given for attempt in given]
+    def start(self) -> Worker:
+        self.started.append(worker := Worker())
+        self.send(worker, self._first or Loaded(f"process {100 + len(self.started)}"))
+        return worker
 
-    def spawn(self) -> int:
-        self.given.append([])
-        if self._answer is not None:
-            self.load(len(self.given) - 1)
-        return len(self.given) - 1
+    def give(self, worker: Worker, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+        self._given.append((worker, attempt))
+        self.most = max(self.most, len(self._given))
 
-    def give(self, worker: int, attempt: Attempt) -> None:
-        self.given[worker].append(attempt)
-        self._waiting.append((worker, attempt))
-        self.most = max(self.most, len(self._waiting))
+    def receive(self, timeout_seconds: float) -> Iterator[tuple[Worker, Message]]:
+        if not self._messages and self._given:
+            worker, attempt = self._given.popleft()
+            self.send(worker, *self._answer(attempt))
+        if not self._messages:
+            threading.Event().wait(min(timeout_seconds, 0.01))
+        while self._messages:
+            yield self._messages.popleft()
 
-    def wait(self, timeout_seconds: float) -> list[tuple[int, Message]]:
-        if not self.said and self._waiting and self._answer is not None:
-            worker, attempt = self._waiting.popleft()
-            self.say(worker, *self._answer(attempt))
-        if not self.said:
-            threading.Event().wait(min(timeout_seconds, 0.02))
-        said, self.said = list(self.said), deque()
-        return said
-
-    def kill(self, worker: int) -> None:
+    def kill(self, worker: Worker) -> None:
         self.killed.append(worker)
 
     def close(self) -> None:
         self.closed += 1
 
-    def load(self, *numbers: int) -> None:
-        self.said += [(number, Loaded(100 + number, "node")) for number in numbers]
-
-    def say(self, number: int, *messages: Message) -> None:
-        self.said += [(number, message) for message in messages]
-
-
-def well(asked: Attempt) -> list[Message]:
-    """A file that goes well."""
-    return [JobProgress(asked, 3, 8), finished(asked)]
-
-
-def lost(asked: Attempt) -> list[Message]:
-    """A worker that dies."""
-    return [JobProgress(asked, 3, 8), Lost("was ended by SIGKILL")]
-
-
-def fake_engine(answer: Callable[[Attempt], Iterable[Message]] = well, slots: int = 2) -> tuple[WorkerEngine, FakeCrew]:
-    """An engine whose workers do every file at once, as a function says."""
-    crew = FakeCrew(answer)
-    return WorkerEngine(crew, slots), crew
-
-
-def silent_worker(_: object) -> Callable[[Attempt, Callable[[Any], None]], None]:
-    """In a process of its own: begins a file, and makes no more frames."""
-
-    def answer(asked: Attempt, reply: Callable[[Any], None]) -> None:
-        reply(JobProgress(asked, 1, None))
-        threading.Event().wait()
-
-    return answer
+    def send(self, worker: Worker, *messages: Message) -> None:
+        self._messages.extend((worker, message) for message in messages)

@@ -1,7 +1,8 @@
-"""Batches of real processes that are killed, interrupted, or run out of room, and go on afterwards."""
+"""Batches of real processes that are killed, interrupted or out of room, and are resumed afterwards."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -11,14 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from arr_stream.batch.folder import read_journal
 from arr_stream.batch.job import JobFinished
-from arr_stream.batch.journal import read_journal
 from arr_stream.batch.plan import make_plan
 from arr_stream.batch.runner import JobRunner
 from arr_stream.records.json_lines import read_records, records_digest
@@ -36,30 +36,22 @@ def _arguments(inputs: Path, out: Path, jobs: int) -> list[object]:
 
 
 class _Batch:
-    """A batch command as a process.
-
-    Args:
-        inputs: Folder with videos.
-        out: The output folder.
-        more: Further options.
-        before: Called in the process before the command.
-    """
+    """A batch command as a process; `more` are further options, `before` is called in it before the command."""
 
     def __init__(
         self, inputs: Path, out: Path, *more: object, jobs: int = 2, before: Callable[[], None] | None = None
     ) -> None:
-        self.out = out
         command = [sys.executable, "-m", "arr_stream", *_arguments(inputs, out, jobs), *more]
         self._log = out.with_name(f"{out.name}-{time.monotonic_ns()}.log")
-        self._error = self._log.open("wb")
-        self.process = subprocess.Popen(
-            [str(word) for word in command],
-            stdout=subprocess.DEVNULL,
-            stderr=self._error,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-            preexec_fn=before,  # noqa: PLW1509
-        )
+        with self._log.open("wb") as error:
+            self.process = subprocess.Popen(
+                [str(word) for word in command],
+                stdout=subprocess.DEVNULL,
+                stderr=error,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+                preexec_fn=before,  # noqa: PLW1509
+            )
 
     @property
     def running(self) -> bool:
@@ -70,20 +62,18 @@ class _Batch:
         return self._log.read_text()
 
     def events(self, kind: str) -> int:
-        """How many events of a kind it has told."""
+        """Return how many events of a kind it has reported."""
         return self.said.count(f'"event": "{kind}"')
 
     def workers(self) -> list[int]:
-        """Process ids of its workers."""
+        """Return the process ids of its workers."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and int(entry.name) != self.process.pid:
-                try:
+                with contextlib.suppress(OSError):
                     command = (entry / "cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if b"arr_stream.batch.local:do_files" in command and str(self.process.pid).encode() in command:
-                    found.append(int(entry.name))
+                    if b"arr_stream.batch.engine:load_runner" in command and str(self.process.pid).encode() in command:
+                        found.append(int(entry.name))
         return found
 
     def wait(self) -> int:
@@ -99,49 +89,38 @@ class _Batch:
             time.sleep(0.01)
         return True
 
-    def end(self) -> None:
-        """Kill what is left of it, and see that its workers end with it."""
-        if self.running:
-            self.process.kill()
-        self.process.wait(_DEADLINE_SECONDS)
-        self._error.close()
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while left := self.workers():
-            assert time.monotonic() < deadline, f"workers {left} outlived the batch"
-            time.sleep(0.02)
 
-
-@contextmanager
+@contextlib.contextmanager
 def _batch(inputs: Path, out: Path, *more: object, **options: Any) -> Iterator[_Batch]:
     batch = _Batch(inputs, out, *more, **options)
     try:
         yield batch
     finally:
-        batch.end()
+        if batch.running:
+            batch.process.kill()
+        batch.wait()
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while left := batch.workers():
+            assert time.monotonic() < deadline, f"workers {left} outlived the batch"
+            time.sleep(0.02)
 
 
 class _Finished:
-    """What is done in an output folder, and that it stays as it is and is never begun again."""
+    """The finished files of an output folder, which must stay unchanged and never begin again."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._done: dict[str, tuple[dict[str, tuple[int, str]], int]] = {}
 
     def check(self) -> int:
-        """How many files are done."""
+        """Return how many files are done."""
         lines = read_journal(self._out / "manifest.jsonl")
         for name, (files, since) in self._done.items():
             assert contents(self._out / "videos" / name) == files, f"{name} was touched"
             begun = [line for line in lines[since:] if line["type"] == "attempt" and line["name"] == name]
             assert not begun, f"{name} was begun again"
         for path in (self._out / "videos").glob("*/done.json"):
-            name = path.parent.name
-            if name not in self._done:
-                self._done[name] = contents(path.parent), len(lines)
-        for number, line in enumerate(lines):
-            if line["type"] == "finished":
-                later = [one for one in lines[number:] if one["type"] == "attempt" and one["name"] == line["name"]]
-                assert not later, f"{line['name']} was begun again"
+            self._done.setdefault(path.parent.name, (contents(path.parent), len(lines)))
         return len(self._done)
 
 
@@ -175,17 +154,27 @@ def _kill(batch: _Batch, dice: random.Random, file_seconds: float) -> bool:
     return True
 
 
-def _killed_again_and_again(
-    inputs: Path, folder: Path, kills: int, seed: int, file_seconds: float, jobs: int
-) -> list[Path]:
-    """Output folders of batches that together were killed so often, and were then left alone until they ended."""
-    dice = random.Random(seed)
-    folders: list[Path] = []
+@pytest.mark.parametrize(
+    ("files", "kills", "frames", "jobs", "seed"),
+    [(3, 2, 20, 1, 1), pytest.param(20, 30, 90, 2, 7, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+)
+def test_killed_at_random_moments_nothing_is_lost_and_nothing_done_twice(
+    tmp_path: Path, files: int, kills: int, frames: int, jobs: int, seed: int
+) -> None:
+    inputs, dice = tmp_path / "in", random.Random(seed)
+    clips = write_clips(inputs, files, frames=frames)
+    runner = JobRunner(quick_options(tmp_path / "undisturbed"))
+    began = time.monotonic()
+    for path in clips:
+        assert isinstance(runner.run(attempt(path, path.stem), lambda progress: None), JobFinished)
+    file_seconds = (time.monotonic() - began) / files
+    expected = _digests(tmp_path / "undisturbed")
+    assert sorted(expected) == [path.stem for path in clips] and len(set(expected.values())) == files
+
+    rounds = 0
     while kills > 0:
-        out = folder / f"round{len(folders)}"
-        folders.append(out)
+        out, rounds, ended = tmp_path / f"round{rounds}", rounds + 1, False
         finished = _Finished(out)
-        ended = False
         while not ended:
             with _batch(inputs, out, "--retries", 99, jobs=jobs) as batch:
                 while kills > 0 and batch.running:
@@ -195,43 +184,19 @@ def _killed_again_and_again(
                 ended = not batch.running and batch.process.returncode == 0
                 assert batch.process.poll() in (None, 0, -signal.SIGKILL), batch.said
             finished.check()
-        # Once more, with nothing to do.
-        states = [
-            file.state for file in make_plan([str(path) for path in sorted(inputs.iterdir())], quick_options(out)).files
-        ]
-        assert set(states) == {"done"}
-    return folders
-
-
-@pytest.mark.parametrize(
-    ("files", "kills", "frames", "jobs", "seed"),
-    [(3, 2, 20, 1, 1), pytest.param(20, 30, 90, 2, 7, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
-)
-def test_killed_at_random_moments_nothing_is_lost_and_nothing_done_twice(
-    tmp_path: Path, files: int, kills: int, frames: int, jobs: int, seed: int
-) -> None:
-    inputs = tmp_path / "in"
-    names = [path.stem for path in write_clips(inputs, files, frames=frames)]
-    runner = JobRunner(quick_options(tmp_path / "undisturbed"))
-    began = time.monotonic()
-    for path in sorted(inputs.iterdir()):
-        assert isinstance(runner.run(attempt(path, path.stem), lambda progress: None), JobFinished)
-    file_seconds = (time.monotonic() - began) / files
-    expected = _digests(tmp_path / "undisturbed")
-    assert sorted(expected) == names and len(set(expected.values())) == files
-
-    for out in _killed_again_and_again(inputs, tmp_path, kills, seed, file_seconds, jobs):
         assert _digests(out) == expected
+        plan = make_plan([str(path) for path in clips], quick_options(out))
+        assert {file.state for file in plan.files} == {"done"}
         for name, digest in expected.items():
             records = out / "videos" / name / "records.jsonl"
             end = read_records(records)[2]
             assert end is not None and (end.frames, end.reason) == (frames, "finished")
             assert records_digest(records) == digest
-        assert not (out / ".work").exists() and not (out / "errors").exists()
+        assert not (out / ".work").exists() and not list(out.glob("errors/*"))
         assert json.loads((out / "summary.json").read_text())["done"] == files
 
 
-def test_ctrl_c_ends_it_soon_and_the_same_command_goes_on(run: Run, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_batch_soon_and_the_same_command_resumes(run: Run, tmp_path: Path) -> None:
     inputs, out = tmp_path / "in", tmp_path / "out"
     write_clips(inputs, 3, frames=60)
 
@@ -251,7 +216,7 @@ def test_ctrl_c_ends_it_soon_and_the_same_command_goes_on(run: Run, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_it_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_batch_and_the_same_command_resumes(tmp_path: Path) -> None:
     inputs, out = tmp_path / "in", tmp_path / "out"
     write_clips(inputs, 4, frames=40)
 
@@ -289,7 +254,7 @@ def test_a_file_that_always_kills_its_worker_is_given_up_and_the_others_are_done
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--set", "selection.per_second=40")], ids=["each frame", "over time"])
-def test_results_do_not_depend_on_how_many_work_or_on_the_order(tmp_path: Path, options: tuple[object, ...]) -> None:
+def test_results_do_not_depend_on_the_number_of_jobs_or_the_order(tmp_path: Path, options: tuple[object, ...]) -> None:
     given = write_clips(tmp_path / "in", 4, frames=20)
     found = []
     for jobs, order in ((1, 1), (3, -1)):
@@ -302,7 +267,7 @@ def test_results_do_not_depend_on_how_many_work_or_on_the_order(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_second_batch_in_the_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_batch_in_the_folder_is_refused_and_the_first_continues(tmp_path: Path) -> None:
     inputs, out = tmp_path / "in", tmp_path / "out"
     write_clips(inputs, 2, frames=2500, size_wh=(192, 128))
     with _batch(inputs, out, jobs=1) as first:

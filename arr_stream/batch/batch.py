@@ -1,30 +1,117 @@
-"""A complete batch run: lock, journal, engine, summary."""
+"""A run of a batch: it gives files to workers, retries, replaces lost workers, and records the results."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
-from arr_stream.batch.coordinator import BatchResult, Coordinator, Watch
-from arr_stream.batch.engine import WorkerEngine
-from arr_stream.batch.job import JobOptions, public_options
-from arr_stream.batch.journal import FolderLock, Journal, leave_out_broken, read_journal, source_key
-from arr_stream.batch.layout import Layout, write_json
-from arr_stream.batch.plan import Plan, find_past, make_plan, versions
-from arr_stream.errors import OutputError
+from arr_stream.batch.engine import Loaded, Lost, Message, Worker, WorkerEngine, cannot_end
+from arr_stream.batch.folder import DONE, Journal, Layout, folder_lock, write_json
+from arr_stream.batch.inputs import identity
+from arr_stream.batch.job import (
+    Attempt,
+    Done,
+    Event,
+    Job,
+    JobFailed,
+    JobFinished,
+    JobOptions,
+    JobProgress,
+    JobStarted,
+    options_digest,
+    public_options,
+)
+from arr_stream.batch.plan import Plan, make_plan, recorded_options, versions
+from arr_stream.errors import ArrStreamError, DiskFull, OutputError, OutputUnwritable, WorkerLost
+from arr_stream.files import writing
+from arr_stream.plain_text import redact_url
+from arr_stream.processes import Refused
 
 _POLL_SECONDS = 0.2
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+_LONGEST_DYING_SECONDS = 30.0
+_MOST_LOST_STARTS = 3
+"""Workers in a row that end before their models are loaded."""
+_END_BATCH = {error.__name__: error for error in (DiskFull, OutputUnwritable)}
+"""Errors that every other file would hit as well."""
+_LOST_REMEDY = "try it alone with `arr-stream process`; it may need more memory than there is"
 
 MakeEngine = Callable[[JobOptions, int, Sequence[int]], WorkerEngine]
 """Factory of an engine from options, the number of files to do, and open files that its workers inherit."""
 
 
+@dataclass(slots=True)
+class BatchResult:
+    """Result of a run of a batch.
+
+    Args:
+        plan: The plan.
+        finished: Files finished in this run, in order.
+        failed: Files that were given up.
+        reason: `finished` (every file was done or given up), `interrupted` (Ctrl-C), or `failed` (no further file can
+            be done).
+        error: The error that prevents every further file; None otherwise.
+        seconds: Duration of the run.
+    """
+
+    plan: Plan
+    finished: list[JobFinished] = field(default_factory=list)
+    failed: list[JobFailed] = field(default_factory=list)
+    reason: Literal["finished", "interrupted", "failed"] = "finished"
+    error: ArrStreamError | None = None
+    seconds: float = 0.0
+
+    @property
+    def left(self) -> list[Job]:
+        """Files neither done nor given up."""
+        events: list[JobFinished | JobFailed] = [*self.finished, *self.failed]
+        settled = {event.attempt.job.index for event in events}
+        return [job for job in self.plan.to_do if job.index not in settled]
+
+    @property
+    def all_done(self) -> list[Done]:
+        """All finished files, including those of earlier runs."""
+        return [*self.plan.kept, *(event.done for event in self.finished)]
+
+    @property
+    def damaged(self) -> dict[str, str]:
+        """Damage of the sources that have any, by name; all of them are done."""
+        return {done.name: done.damaged for done in self.all_done if done.damaged}
+
+    @property
+    def frames(self) -> int:
+        """Frames of all finished files."""
+        return sum(done.frames for done in self.all_done)
+
+    def summary(self, *, engine: str, jobs: int) -> dict[str, Any]:
+        """Return the content of `summary.json`."""
+        return {
+            "version": 1,
+            "files": len(self.plan.files),
+            "done": len(self.all_done),
+            "done_in_this_run": len(self.finished),
+            "damaged": self.damaged,
+            "failed": [_error(event) | {"attempts": event.attempt.number} for event in self.failed],
+            "left": len(self.left),
+            "frames": self.frames,
+            "seconds": self.seconds,
+            "reason": self.reason,
+            "engine": engine,
+            "jobs": jobs,
+        }
+
+
 @contextlib.contextmanager
-def opened(sources: Sequence[str], options: JobOptions, *, force: bool = False) -> Iterator[tuple[Plan, FolderLock]]:
-    """Lock the output folder and plan the work there; see `plan.make_plan`.
+def opened(sources: Sequence[str], options: JobOptions, *, force: bool = False) -> Iterator[tuple[Plan, int]]:
+    """Lock the output folder and plan the work there; yield the plan and the lock's descriptor.
 
     Raises:
         BatchBusy: Another batch works there.
@@ -33,26 +120,25 @@ def opened(sources: Sequence[str], options: JobOptions, *, force: bool = False) 
     """
     layout = Layout(Path(options.folder))
     # Check first, so that no lock is left in a foreign folder.
-    find_past(layout, public_options(options), force=force)
-    with FolderLock(layout.lock) as lock:
+    recorded_options(layout, public_options(options), force=force)
+    with folder_lock(layout.lock) as lock:
         # Remove the files of interrupted attempts.
         shutil.rmtree(layout.work, ignore_errors=True)
-        plan = make_plan(sources, options, force=force)
         try:
-            yield plan, lock
+            yield make_plan(sources, options, force=force), lock
         finally:
             shutil.rmtree(layout.work, ignore_errors=True)
 
 
 def run_batch(
     plan: Plan,
-    lock: FolderLock,
+    lock: int,
     make_engine: MakeEngine,
     *,
     engine_name: str,
     retries: int,
     stop: threading.Event,
-    watch: Watch,
+    watch: Callable[[Event], None],
 ) -> BatchResult:
     """Run the plan and write the journal and the summary; the engine is closed in any case.
 
@@ -60,22 +146,35 @@ def run_batch(
         plan, lock: From `opened`.
         make_engine: Creates the engine.
         engine_name: Its name in the journal.
-        retries, watch: As for `Coordinator`.
-        stop: Once set, no further file begins.
+        retries: Further attempts at a file after a retryable error.
+        stop: Once set, no further file begins, and the running ones are abandoned.
+        watch: Called with each event.
 
     Raises:
         ArrStreamError: The engine cannot start.
     """
-    result, engine = BatchResult(plan), None
+    result, jobs = BatchResult(plan), 0
     with contextlib.ExitStack() as stack:
-        if plan.to_do:
-            engine = make_engine(plan.options, len(plan.to_do), (lock.descriptor,))
-            stack.callback(engine.close)
-        journal = stack.enter_context(_journal(plan))
-        jobs = 0 if engine is None else engine.slots
+        engine = make_engine(plan.options, len(plan.to_do), (lock,)) if plan.to_do else None
         if engine is not None:
+            stack.callback(engine.close)
+        journal = stack.enter_context(contextlib.closing(Journal(plan.layout.manifest)))
+        recorded = plan.recorded
+        if recorded is None or options_digest(recorded["options"]) != plan.digest:
+            about = {"options": plan.public, "options_sha256": plan.digest, "versions": versions()}
+            journal.append("batch", version=1, **about)
+        for done in plan.kept:
+            # The process that ran the batch may have been killed between a worker's last step and its own.
+            plan.layout.error(done.name).unlink(missing_ok=True)
+        if engine is not None:
+            jobs = engine.slots
             journal.append("run", engine=engine_name, jobs=jobs, files=len(plan.files), to_do=len(plan.to_do))
-            Coordinator(result, journal, retries=retries, watch=watch).run(engine, stop)
+            began = time.monotonic()
+            try:
+                _Dispatcher(result, engine, journal, retries, watch).run(stop)
+            except ArrStreamError as exc:
+                result.reason, result.error = "failed", exc
+            result.seconds = round(time.monotonic() - began, 3)
             engine.close()
         try:
             journal.append("ended", reason=result.reason)
@@ -85,31 +184,152 @@ def run_batch(
     return result
 
 
-@contextlib.contextmanager
-def _journal(plan: Plan) -> Iterator[Journal]:
-    """Open the journal and add the options, the new files, and finished files that earlier runs did not record."""
-    if plan.past.broken:
-        leave_out_broken(plan.layout.manifest)
-    with contextlib.closing(Journal(plan.layout.manifest)) as journal:
-        if not plan.same_options:
-            journal.begin(plan.public, versions())
-        keys = [(source_key(file.job.source), file.job.name) for file in plan.files]
-        journal.add_jobs([pair for pair in keys if pair[0] not in plan.past.names])
-        told = _told(journal)
-        for done in plan.kept:
-            if (done.name, done.digest, str(done.attempt)) not in told:
-                journal.add_done(done, found=True)
-            # The process that ran the batch may have been killed between a worker's last step and its own.
-            plan.layout.error(done.name).unlink(missing_ok=True)
-        yield journal
+class _Dispatcher:
+    """Loop that gives files to workers until all are done or given up, and fills the result.
+
+    The journal records every event before it takes effect.
+    """
+
+    def __init__(
+        self, result: BatchResult, engine: WorkerEngine, journal: Journal, retries: int, watch: Callable[[Event], None]
+    ) -> None:
+        self._result, self._engine, self._journal = result, engine, journal
+        self._retries, self._watch = retries, watch
+        self._workers: list[Worker] = []
+        self._lost_starts = 0
+        # With the time before which an attempt must not begin.
+        self._waiting = deque((0.0, Attempt(job)) for job in result.plan.to_do)
+        self._failures: dict[int, list[JobFailed]] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Process the files; once `stop` is set, begin none and abandon the running ones.
+
+        Raises:
+            ArrStreamError: No further file can be done.
+        """
+        self._workers += [self._engine.start() for _ in range(self._engine.slots)]
+        while self._waiting or any(worker.attempt for worker in self._workers):
+            if stop.is_set():
+                self._result.reason = "interrupted"
+                return
+            self._assign()
+            for worker, message in self._engine.receive(_POLL_SECONDS):
+                if worker in self._workers:
+                    self._handle(worker, message)
+            self._kill_stalled()
+
+    def _assign(self) -> None:
+        now = time.monotonic()
+        for worker in self._workers:
+            idle = worker.name and worker.attempt is None and worker.killed_seconds is None
+            due = next((item for item in self._waiting if item[0] <= now), None)
+            if not idle or due is None:
+                continue
+            self._waiting.remove(due)
+            attempt = due[1]
+            self._journal.append("attempt", name=attempt.job.name, number=attempt.number)
+            worker.attempt, worker.frames, worker.moved_seconds = attempt, 0, now
+            self._engine.give(worker, attempt)
+            self._watch(JobStarted(attempt, worker.name))
+
+    def _handle(self, worker: Worker, message: Message) -> None:
+        match message:
+            case Loaded():
+                self._lost_starts, worker.name = 0, message.name
+            case Refused():
+                refused = WorkerLost(f"a worker could not begin: {message.error}: {message.message}")
+                raise message.as_error() or refused
+            case Lost():
+                self._replace(worker, message.how)
+            case JobProgress():
+                # It may belong to the previous file.
+                if message.attempt == worker.attempt and message.frames > worker.frames:
+                    worker.frames, worker.moved_seconds = message.frames, time.monotonic()
+                    self._watch(message)
+            case JobFailed() if worker.killed_seconds is not None:
+                # The kill may have caused it; a success just before the kill counts.
+                pass
+            case JobFinished() | JobFailed() if message.attempt == worker.attempt:
+                worker.attempt = None
+                self._settle(message)
+
+    def _replace(self, worker: Worker, how: str) -> None:
+        """Settle the lost worker's file and start another worker."""
+        self._workers.remove(worker)
+        self._lost_starts += not worker.name
+        if self._lost_starts >= _MOST_LOST_STARTS:
+            raise WorkerLost(
+                f"{self._lost_starts} workers in a row ended before they could begin: the last one {how}",
+                remedy="see that their machines have enough memory, and the same packages",
+            )
+        if worker.attempt is not None:
+            if worker.killed_seconds is not None:
+                how = f"made no frame for {self._engine.stall_seconds:g} s and was stopped"
+            message = redact_url(f"{worker.attempt.job.source}: {worker.name} {how}")
+            kind, code = WorkerLost.__name__, WorkerLost.exit_code
+            lost = JobFailed(worker.attempt, worker.frames, kind, message, _LOST_REMEDY, code, retryable=True)
+            done = self._done_by_lost(worker.attempt)
+            self._settle(lost if done is None else JobFinished(worker.attempt, done))
+        self._workers.append(self._engine.start())
+
+    def _kill_stalled(self) -> None:
+        now = time.monotonic()
+        for worker in self._workers if self._engine.stall_seconds else ():
+            if worker.killed_seconds is not None:
+                if now - worker.killed_seconds > _LONGEST_DYING_SECONDS:
+                    # It may still commit its file, and must not meet another attempt there.
+                    raise cannot_end(worker)
+            elif worker.attempt is not None and now - worker.moved_seconds > self._engine.stall_seconds:
+                worker.killed_seconds = now
+                self._engine.kill(worker)
+
+    def _done_by_lost(self, attempt: Attempt) -> Done | None:
+        """Return the committed result of a worker that died before it reported."""
+        plan, job = self._result.plan, attempt.job
+        done = Done.read(plan.layout.video(job.name) / DONE)
+        with contextlib.suppress(OSError, ValueError, ArrStreamError):
+            if done is not None and done.fits(job.source, plan.digest, identity(job.source, plan.options.storage)):
+                return done
+        return None
+
+    def _settle(self, event: JobFinished | JobFailed) -> None:
+        if isinstance(event, JobFinished):
+            done = event.done
+            about = {"name": done.name, "frames": done.frames, "seconds": done.seconds, "digest": done.digest}
+            self._result.finished.append(event)
+            self._journal.append("finished", **about, attempt=done.attempt)
+            error = self._result.plan.layout.error(done.name)
+            with writing(error):
+                error.unlink(missing_ok=True)
+        elif event.kind in _END_BATCH:
+            remedy = f"{event.remedy}, then run the same command again"
+            raise _END_BATCH[event.kind](event.message, remedy=remedy)
+        else:
+            event = replace(event, again=event.retryable and event.attempt.number <= self._retries)
+            self._fail(event)
+        self._watch(event)
+
+    def _fail(self, event: JobFailed) -> None:
+        name, number = event.attempt.job.name, event.attempt.number
+        about = {"kind": event.kind, "message": event.message, "attempt": number, "again": event.again}
+        self._journal.append("failed", name=name, **about)
+        failures = self._failures.setdefault(event.attempt.job.index, [])
+        failures.append(event)
+        if event.again:
+            pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (number - 1))
+            self._waiting.append((time.monotonic() + pause, Attempt(event.attempt.job, number + 1)))
+            return
+        self._result.failed.append(event)
+        attempts = [
+            {"number": one.attempt.number, "kind": one.kind, "message": one.message, "frames": one.frames}
+            for one in failures
+        ]
+        more = {"remedy": event.remedy, "frames": event.frames, "attempts": attempts}
+        write_json(self._result.plan.layout.error(name), _error(event) | more)
 
 
-def _told(journal: Journal) -> set[tuple[str, ...]]:
-    """Return name, digest and attempt of every file finished since the options were last recorded."""
-    told: set[tuple[str, ...]] = set()
-    for line in read_journal(journal.path):
-        if line.get("type") == "batch":
-            told.clear()
-        elif line.get("type") == "finished":
-            told.add(tuple(str(line.get(key)) for key in ("name", "digest", "attempt")))
-    return told
+def _error(event: JobFailed) -> dict[str, Any]:
+    """Return the fields that every report of an error has."""
+    job = event.attempt.job
+    about = {"kind": event.kind, "message": event.message, "exit_code": event.exit_code}
+    return {"name": job.name, "source": redact_url(job.source), **about}

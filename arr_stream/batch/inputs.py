@@ -1,4 +1,4 @@
-"""Inputs of `arr-stream batch`: expansion into sources, and the names of their outputs."""
+"""Inputs of `arr-stream batch`: expansion into sources, their identities, and the names of their outputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,8 +35,6 @@ VIDEO_SUFFIXES = frozenset(f".{ending}" for ending in _VIDEO_ENDINGS.split())
 _KINDS = {"heif": "picture", "animation": "animation", "heif sequence": "animation", "media": "media file"}
 _MOST_NAMED = 3
 _MOST_BYTES = 80
-_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
-"""Device names of Windows, reserved with any suffix."""
 _LEVELS = 5
 
 
@@ -157,26 +155,20 @@ def _matching(pattern: str, passed_over: list[Path]) -> list[str]:
 
 def _in_folder(folder: Path, passed_over: list[Path]) -> list[str]:
     """Return the videos of a folder; a folder of pictures is one source, as for `process`."""
-    paths = sorted(_files(folder), key=natural_key)
-    videos = [path for path in paths if path.suffix.lower() in VIDEO_SUFFIXES]
+    try:
+        files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
+    except OSError as exc:
+        raise SourceNotFound(f"{folder}: cannot be listed: {exc.strerror}", remedy="check its permissions") from exc
+    videos = sorted((path for path in files if _is_video(path)), key=natural_key)
     if videos:
-        passed_over += [path for path in paths if path.suffix.lower() not in VIDEO_SUFFIXES]
+        passed_over += sorted((path for path in files if not _is_video(path)), key=natural_key)
         return [_absolute(path) for path in videos]
-    if any(path.parent == folder and is_picture(path) for path in paths):
-        passed_over += [path for path in paths if path.parent != folder]
+    if any(is_picture(path) for path in files):
         return [_absolute(folder)]
     raise SourceNotFound(
         f"{folder}: a folder without videos",
         remedy="name files of other endings, or of folders within, by a glob such as 'FOLDER/**/*.mp4'",
     )
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files that are neither hidden nor in a hidden folder."""
-    try:
-        yield from (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    except OSError as exc:
-        raise SourceNotFound(f"{folder}: cannot be listed: {exc.strerror}", remedy="check its permissions") from exc
 
 
 def _is_video(path: Path) -> bool:
@@ -197,7 +189,30 @@ def _within(source: str, folder: Path) -> bool:
     return any(place.is_relative_to(folder) for place in places)
 
 
-def assign_names(sources: Sequence[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
+def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values that change with a source: size and modification time, or a hash over a folder of pictures.
+
+    Raises:
+        OSError: A local source is missing or cannot be read.
+        ArrStreamError: A remote one is missing.
+    """
+    if "://" in source:
+        return remote.identity(source, storage)
+    path = Path(source)
+    status = path.stat()
+    if not path.is_dir():
+        return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    hashed = hashlib.sha256()
+    for entry in sorted(path.iterdir()):
+        if entry.is_file():
+            status = entry.stat()
+            hashed.update(f"{os.fsencode(entry.name)!r} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return {"files_sha256": hashed.hexdigest()}
+
+
+def assign_names(
+    sources: Sequence[str], known: Mapping[str, str] | None = None, taken: Iterable[str] = ()
+) -> dict[str, str]:
     """Assign a unique name to every source.
 
     The name is the stem if no other source has it. Otherwise it adds the suffix, then the parent folder, then a hash of
@@ -206,42 +221,34 @@ def assign_names(sources: Sequence[str], known: Mapping[str, str] | None = None)
     Args:
         sources: Absolute paths or addresses, each once.
         known: Names of earlier runs; their sources keep them.
+        taken: Further names in use.
 
     Returns:
         The name of each source. All names differ, even if case and accent encoding are ignored.
     """
-    known = known or {}
-    names = {source: known[source] for source in sources if source in known}
-    taken = {_key(name) for name in known.values()}
-    left = [source for source in sources if source not in names]
+    names = dict(known or {})
+    used = {_key(name) for name in (*names.values(), *taken)}
     for level in range(_LEVELS):
-        wished = {source: _candidate(source, level) for source in left}
+        # Of all sources, so that those without a known name get the same names in every run.
+        wished = {source: _candidate(source, level) for source in sources}
         counts = Counter(_key(name) for name in wished.values())
-        settled = [source for source in left if counts[_key(wished[source])] == 1 and _key(wished[source]) not in taken]
-        names.update((source, wished[source]) for source in settled)
+        left = [source for source in sources if source not in names]
+        for source in left:
+            key = _key(wished[source])
+            if level == _LEVELS - 1 or (counts[key] == 1 and key not in used):
+                names[source] = wished[source]
         # A name that two sources wanted stays unused: a later run may bring a third.
-        taken.update(_key(name) for name in wished.values())
-        left = [source for source in left if source not in names]
-    for source in left:
-        names[source] = _numbered(_candidate(source, _LEVELS - 1), taken)
+        used.update(_key(wished[source]) for source in left)
     return {source: names[source] for source in sources}
 
 
 def _candidate(source: str, level: int) -> str:
     """Return a name with more of the source's path at every level."""
-    # drop the query of an address
+    # Without the query of an address.
     path = PurePosixPath(urlsplit(source).path if "://" in source else source)
     parent, stem, ending = path.parent.name, path.stem, path.suffix.lstrip(".")
     parts = ((stem,), (stem, ending), (parent, stem), (parent, stem, ending), (stem,))[level]
     return safe_name("-".join(part for part in parts if part), mark=_hash(source) if level == _LEVELS - 1 else "")
-
-
-def _numbered(name: str, taken: set[str]) -> str:
-    number = 2
-    while _key(f"{name}-{number}") in taken:
-        number += 1
-    taken.add(_key(f"{name}-{number}"))
-    return f"{name}-{number}"
 
 
 def safe_name(text: str, *, mark: str = "") -> str:
@@ -252,11 +259,13 @@ def safe_name(text: str, *, mark: str = "") -> str:
         mark: Suffix that is kept when the rest is shortened.
     """
     text = unicodedata.normalize("NFC", text.encode("utf-8", "replace").decode("utf-8"))
-    kept = "".join(letter if _harmless(letter) else "_" for letter in text).lstrip(".-").rstrip(".")
+    kept = (
+        "".join(letter if letter in "._-" or unicodedata.category(letter)[0] in "LMN" else "_" for letter in text)
+        .lstrip(".-")
+        .rstrip(".")
+    )
     if not kept.strip("_"):
         kept = "video"
-    if kept.partition(".")[0].casefold() in _RESERVED:
-        kept = f"video-{kept}"
     if len(kept.encode()) > _MOST_BYTES and not mark:
         mark = _hash(text)
     if not mark:
@@ -265,14 +274,10 @@ def safe_name(text: str, *, mark: str = "") -> str:
     return f"{kept.encode()[:room].decode('utf-8', 'ignore').rstrip('.-')}-{mark}"
 
 
-def _harmless(letter: str) -> bool:
-    return letter in "._-" or unicodedata.category(letter)[0] in "LMN"
-
-
 def _key(name: str) -> str:
     """Return a key that is equal for names that some file system treats as the same."""
     return unicodedata.normalize("NFC", name.casefold())
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]

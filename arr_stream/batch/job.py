@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Done:
     Args:
         name: As in `Job`.
         source: As in `Job`, without secrets.
-        identity: Identity of the source when it was read; see `layout.identity`.
+        identity: Identity of the source when it was read; see `inputs.identity`.
         options: Digest of the options; see `options_digest`.
         digest: SHA-256 of the records without their timings: equal for equal input, settings and versions.
         frames: Number of frames processed.
@@ -103,24 +103,23 @@ class Done:
 
     @classmethod
     def read(cls, path: Path) -> Done | None:
-        """Read `done.json`; None if it is missing or incomplete."""
+        """Read `done.json`; None if it is missing, incomplete or has fields of other types."""
         try:
             values = json.loads(path.read_bytes())
-            known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-            return cls(**known | {"outputs": tuple(known["outputs"]), "notices": tuple(known.get("notices", ()))})
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            done = cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+            done = replace(done, outputs=tuple(done.outputs), notices=tuple(done.notices))
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
-
-    @property
-    def whole(self) -> bool:
-        """True if the fields have the expected types."""
-        numbers = isinstance(self.frames, int) and isinstance(self.seconds, int | float)
-        return numbers and isinstance(self.digest, str) and isinstance(self.identity, Mapping)
+        numbers = (
+            isinstance(done.frames, int) and isinstance(done.attempt, int) and isinstance(done.seconds, int | float)
+        )
+        texts = isinstance(done.source, str) and isinstance(done.digest, str)
+        return done if numbers and texts and isinstance(done.identity, Mapping) else None
 
     def fits(self, source: str, options: str, identity: Mapping[str, Any]) -> bool:
         """Return whether another run with these options and this source identity would give the same result."""
         same = self.source == redact_url(source) and self.options == options
-        return self.whole and same and dict(self.identity) == dict(identity)
+        return same and dict(self.identity) == dict(identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,26 +204,15 @@ def options_digest(public: Mapping[str, Any]) -> str:
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Describe the differences between two `public_options`: at most three, "" without any."""
     defaults = {key: default for key, (default, _) in setting_keys().items()}
-    old, new = _flat(before), _flat(now)
-    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    told = [
-        f"{key} was {_short(old.get(key, defaults.get(key)))} and is {_short(new.get(key, defaults.get(key)))}"
+    # Through JSON, in which a tuple is a list.
+    old, new = ({**options, **options.get("settings", {})} for options in json.loads(json.dumps([before, now])))
+    changed = [key for key in {**old, **new} if key != "settings" and old.get(key) != new.get(key)]
+    described = [
+        f"{key} was {json.dumps(old.get(key, defaults.get(key)), ensure_ascii=False)[:60]} "
+        f"and is {json.dumps(new.get(key, defaults.get(key)), ensure_ascii=False)[:60]}"
         for key in changed[:3]
     ]
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-    return ", ".join(told) + more
-
-
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings and the other options as one flat dict."""
-    flat: dict[str, Any] = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-    flat.update(flat.pop("settings", {}))
-    return flat
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return ", ".join(described) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
 
 
 def _file_hash(path: Path) -> str:

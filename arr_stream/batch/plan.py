@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from arr_stream import __version__
-from arr_stream.batch.inputs import assign_names
+from arr_stream.batch.folder import DONE, Layout, read_journal
+from arr_stream.batch.inputs import assign_names, identity
 from arr_stream.batch.job import Done, Job, JobOptions, difference, options_digest, public_options
-from arr_stream.batch.journal import Past, read_past, source_key
-from arr_stream.batch.layout import Layout, identity
 from arr_stream.errors import ArrStreamError, BatchDiffers
 from arr_stream.plain_text import redact_url
 
@@ -46,14 +44,14 @@ class Plan:
         layout: Layout of the output folder.
         options: The options.
         public: The options as the journal records them.
-        past: Content of the journal.
+        recorded: The newest options and versions in the journal, a line of type `batch`; None without one.
         files: Every file, in the order of the inputs.
     """
 
     layout: Layout
     options: JobOptions
     public: Mapping[str, Any]
-    past: Past
+    recorded: Mapping[str, Any] | None
     files: tuple[FileState, ...]
 
     @property
@@ -70,11 +68,6 @@ class Plan:
         return [file.done for file in self.files if file.done is not None and not file.to_do]
 
     @property
-    def same_options(self) -> bool:
-        """True if the journal's newest options are these."""
-        return self.past.options is not None and options_digest(self.past.options) == self.digest
-
-    @property
     def notices(self) -> Iterator[str]:
         """Notices for the user, one line each."""
         for file in self.files:
@@ -83,9 +76,7 @@ class Plan:
                 yield f"{source}: changed since it was done, and is done again"
             elif file.state == "gone":
                 yield f"{source}: can no longer be read; its results are kept"
-        if self.past.broken:
-            yield f"broken lines of the journal are left out ({self.past.broken}); what is done is known without them"
-        before, now = self.past.versions, versions()
+        before, now = (self.recorded or {}).get("versions", {}), versions()
         changed = [f"{name} {before[name]} is now {now.get(name)}" for name in before if before[name] != now.get(name)]
         if changed:
             yield f"versions changed since the batch began: {', '.join(changed)}; files that are done stay as they are"
@@ -97,74 +88,67 @@ def make_plan(sources: Sequence[str], options: JobOptions, *, force: bool = Fals
     Args:
         sources: From `inputs.expand`.
         options: Options for every file.
-        force: Continue even if the settings differ or lines of the journal are broken, and redo files that were done
-            with other settings.
+        force: Continue even if the settings differ, and redo files that were done with other settings.
 
     Raises:
         BatchDiffers: The folder holds a batch with other settings, or foreign files.
     """
     layout, public = Layout(Path(options.folder)), public_options(options)
-    past = find_past(layout, public, force=force)
-    names = assign_names(sources, _known(sources, past))
-    jobs = [Job(index, source, names[source]) for index, source in enumerate(sources)]
+    recorded = recorded_options(layout, public, force=force)
+    earlier = {path.parent.name: Done.read(path) for path in layout.videos.glob(f"*/{DONE}")}
+    names = assign_names(sources, _known(sources, earlier), earlier)
     digest = options_digest(public)
-    files = tuple(_state(job, layout, digest, options.storage) for job in jobs)
-    return Plan(layout, options, public, past, files)
+    jobs = [Job(index, source, names[source]) for index, source in enumerate(sources)]
+    files = tuple(_state(job, earlier.get(job.name), digest, options.storage) for job in jobs)
+    return Plan(layout, options, public, recorded, files)
 
 
-def _known(sources: Sequence[str], past: Past) -> dict[str, str]:
-    """Return the earlier names of sources; an address with a new signature is the same source."""
-    known: dict[str, str] = {}
-    used: set[str] = set()
-    for source in sources:
-        name = past.names.get(source_key(source))
-        if name is not None and name not in used:
-            known[source] = name
-            used.add(name)
-    anew = [source for source in sources if source not in known and redact_url(source) != source]
-    asked = Counter(redact_url(source) for source in anew)
-    alike = past.alike() if anew else {}
-    for source in anew:
-        names = alike.get(redact_url(source), set()) - used
-        # ambiguous: no name is reused
-        if asked[redact_url(source)] == len(names) == 1:
-            known[source] = names.pop()
-            used.add(known[source])
-    # Names of sources that are absent this time must not go to others.
-    return known | {source: name for source, name in past.names.items() if name not in used}
-
-
-def find_past(layout: Layout, public: Mapping[str, Any], *, force: bool = False) -> Past:
-    """Return the content of the journal if the batch may resume from it.
+def recorded_options(layout: Layout, public: Mapping[str, Any], *, force: bool = False) -> Mapping[str, Any] | None:
+    """Return the newest line of type `batch` in the journal; None without one.
 
     Raises:
-        BatchDiffers: It may not; see `make_plan`.
+        BatchDiffers: The batch in the folder cannot be resumed; see `make_plan`.
     """
-    past = read_past(layout.manifest, skip_broken=force)
+    lines = [line for line in read_journal(layout.manifest) if line.get("type") == "batch"]
+    recorded = lines[-1] if lines else None
+    if recorded is not None and not all(isinstance(recorded.get(key), dict) for key in ("options", "versions")):
+        raise BatchDiffers(f"{layout.manifest}: not the journal of a batch", remedy="choose another folder")
     if force:
-        return past
-    if past.options is None:
-        strange = next((path for path in layout.own() if path != layout.work and _holds(path)), None)
-        if strange is not None:
+        return recorded
+    if recorded is None:
+        foreign = (layout.manifest, layout.summary, layout.videos, layout.errors)
+        if (found := next(filter(_has_content, foreign), None)) is not None:
             raise BatchDiffers(
-                f"{strange}: there already, and of no batch", remedy="choose another folder, or --force to write there"
+                f"{found}: already exists, and no batch wrote it", remedy="choose another folder, or --force to use it"
             )
-    elif options_digest(past.options) != options_digest(public) and any(layout.videos.glob("*/done.json")):
+    elif options_digest(recorded["options"]) != options_digest(public) and any(layout.videos.glob(f"*/{DONE}")):
         raise BatchDiffers(
-            f"{layout.folder}: holds a batch with other settings: {difference(past.options, public)}",
+            f"{layout.folder}: holds a batch with other settings: {difference(recorded['options'], public)}",
             remedy="choose another folder, or --force to do its files again",
         )
-    return past
+    return recorded
 
 
-def _holds(path: Path) -> bool:
+def _has_content(path: Path) -> bool:
     """Return whether the path is a file or a folder that is not empty."""
     return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
 
 
-def _state(job: Job, layout: Layout, digest: str, storage: Mapping[str, Any]) -> FileState:
-    done = Done.read(layout.done(job.name))
-    if done is None or not done.whole or done.source != redact_url(job.source):
+def _known(sources: Sequence[str], earlier: Mapping[str, Done | None]) -> dict[str, str]:
+    """Return the earlier names of sources; an address with a new signature is the same source."""
+    named: dict[str, list[str]] = {}
+    given: dict[str, list[str]] = {}
+    for name, done in earlier.items():
+        named.setdefault(done.source if done is not None else "", []).append(name)
+    for source in sources:
+        given.setdefault(redact_url(source), []).append(source)
+    # Sources that differ in secrets alone are ambiguous; a hash in their names distinguishes them.
+    pairs = [(given[public], named.get(public, [])) for public in given]
+    return {found[0]: names[0] for found, names in pairs if len(found) == len(names) == 1}
+
+
+def _state(job: Job, done: Done | None, digest: str, storage: Mapping[str, Any]) -> FileState:
+    if done is None or done.source != redact_url(job.source):
         return FileState(job, "new")
     if done.options != digest:
         return FileState(job, "differs", done)

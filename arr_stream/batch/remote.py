@@ -43,7 +43,10 @@ _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abf
 """Packages that the extra `remote` lacks."""
 _SECRET = re.compile(r"secret|token|passw|pwd|credential|connection_string|sas|auth|(?:^|[._])(?:account_)?key$", re.I)
 _REFUSED = ("unauthorized", "forbidden", "access denied", "credentials", "signature")
-_CHANGING = "size ETag etag md5Hash Content-MD5 content_md5 LastModified last_modified mtime updated created".split()
+_CHANGING = (
+    *("size", "ETag", "etag", "md5Hash", "Content-MD5", "content_md5"),
+    *("LastModified", "last_modified", "mtime", "updated", "created"),
+)
 """Fields of fsspec's `info` that change with a file; each store has some of them."""
 _MAX_BYTES = int(Settings().source.remote_max_bytes)
 

@@ -13,6 +13,8 @@ from typing import Any, cast
 import arr_stream
 from arr_stream import __version__
 from arr_stream.batch import remote
+from arr_stream.batch.folder import RECORDS, REPORT, VIDEO, Layout, Workspace
+from arr_stream.batch.inputs import identity
 from arr_stream.batch.job import (
     Attempt,
     Done,
@@ -24,7 +26,6 @@ from arr_stream.batch.job import (
     options_digest,
     public_options,
 )
-from arr_stream.batch.layout import RECORDS, REPORT, VIDEO, Layout, Workspace, identity
 from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, Consumer
 from arr_stream.errors import (

@@ -19,7 +19,7 @@ from arr_stream.errors import BatchIncomplete, InvalidSetting, SourceDamaged, So
 from arr_stream.extras import need
 
 if TYPE_CHECKING:
-    from arr_stream.batch.coordinator import BatchResult
+    from arr_stream.batch.batch import BatchResult
     from arr_stream.batch.engine import WorkerEngine
     from arr_stream.batch.job import JobOptions
 
@@ -158,7 +158,7 @@ def batch(
 def _make_local(
     jobs: int | None, stall_seconds: float, asked: JobOptions, files: int, inherited: Sequence[int]
 ) -> WorkerEngine:
-    from arr_stream.batch.local import LocalEngine
+    from arr_stream.batch.engine import LocalEngine
     from arr_stream.processes import usable_cores
 
     workers = min(files, jobs or max(1, usable_cores() // 2))

@@ -13,7 +13,7 @@ from arr_stream.plain_text import redact_url
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from arr_stream.batch.coordinator import BatchResult
+    from arr_stream.batch.batch import BatchResult
     from arr_stream.batch.job import Event, JobFailed, JobFinished
     from arr_stream.batch.plan import Plan
 
