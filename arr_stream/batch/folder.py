@@ -66,21 +66,15 @@ def folder_lock(path: Path) -> Iterator[int]:
         file = path.open("a")
     with file:
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not _try_lock(file.fileno(), path):
+        while True:
+            with writing(path), contextlib.suppress(BlockingIOError, PermissionError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             if time.monotonic() > deadline:
                 remedy = "wait for it, or choose another folder"
                 raise BatchBusy(f"{path.parent}: another batch works in this folder", remedy=remedy)
             time.sleep(0.1)
         yield file.fileno()
-
-
-def _try_lock(descriptor: int, path: Path) -> bool:
-    with writing(path):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return False
-    return True
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

@@ -106,7 +106,9 @@ class RayEngine:
             self._ray = self._connect(address, max(usable_cores(), jobs or 1))
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
             sizes = [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes]
-            self.slots, self.cpus, self.gpus = share(sizes, jobs, files, gpu=_uses_gpu(options), gpus=gpus_per_worker)
+            settings = Settings.checked(dict(options.settings))
+            gpu = settings.loop.device != "cpu" or settings.models.device != "cpu"
+            self.slots, self.cpus, self.gpus = share(sizes, jobs, files, gpu=gpu, gpus=gpus_per_worker)
         except BaseException:
             self.close()
             raise
@@ -156,7 +158,10 @@ class RayEngine:
             # The actor may still run if only its node is unreachable.
             self.kill(actor)
             self._actors.remove(actor)
-            return Lost(f"was lost: {_reason(exc)}")
+            reason = one_line(str(exc))
+            # Ray explains at length, and adds advice.
+            reason = (reason.partition("Worker exit detail: ")[2] or reason).partition(" Some common causes")[0]
+            return Lost(f"was lost: {reason[:200].rstrip('.')}")
         if not isinstance(message, JobProgress):
             actor.reply = None
         return message
@@ -205,7 +210,11 @@ class RayEngine:
             return ray
         where: dict[str, Any] = {"address": address}
         if address is None:
-            self._temporary = _private_folder()
+            # Ray opens its own folder, with sockets and logs, to every user, so it gets one inside a private folder,
+            # whose path must be short enough for the names of sockets.
+            place = tempfile.gettempdir()
+            place = place if len(place) <= _LONGEST_FOLDER else "/tmp"
+            self._temporary = Path(tempfile.mkdtemp(prefix="arr-ray-", dir=place))
             where = {"address": "local", "num_cpus": cpus, "object_store_memory": _OBJECT_STORE_BYTES}
             where |= {"include_dashboard": False, "_temp_dir": str(self._temporary / "r")}
         try:
@@ -338,20 +347,6 @@ def share(
     return slots, max(1, cores), gpus or 0.0
 
 
-def _uses_gpu(options: JobOptions) -> bool:
-    settings = Settings.checked(dict(options.settings))
-    return settings.loop.device != "cpu" or settings.models.device != "cpu"
-
-
-def _private_folder() -> Path:
-    """Create a folder that no other user can enter, with a path short enough for socket names.
-
-    Ray opens its own folder, with sockets and logs, to everybody, so it gets one inside this.
-    """
-    place = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="arr-ray-", dir=place if len(place) <= _LONGEST_FOLDER else "/tmp"))
-
-
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
     """Keep the SIGTERM handler: Ray's would end the process silently."""
@@ -361,10 +356,3 @@ def _own_signals() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
-
-
-def _reason(exc: Exception) -> str:
-    """Return Ray's reason for the end of an actor, in one line, without advice."""
-    text = one_line(str(exc))
-    text = text.partition("Worker exit detail: ")[2] or text
-    return text.partition(" Some common causes")[0][:200].rstrip(".")

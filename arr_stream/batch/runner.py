@@ -1,12 +1,11 @@
-"""The job runner: it does files one after the other with models loaded once; every engine's workers use it."""
+"""The processing of one file, with models that are loaded once; the workers of every engine use it."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from dataclasses import replace as replaced
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,15 +40,14 @@ from arr_stream.errors import (
 from arr_stream.files import output_error
 from arr_stream.outputs import annotated_video, records_of, report_of
 from arr_stream.patch_set import PatchSet
-from arr_stream.plain_text import redact_url
-from arr_stream.records.json_lines import Records
+from arr_stream.plain_text import one_line, redact_url
 from arr_stream.relevance.query import make_queries
 from arr_stream.run import run
-from arr_stream.stream import Models, Stream
+from arr_stream.stream import Models
 
-_TELL_SECONDS = 0.5
+_PROGRESS_SECONDS = 0.5
 _MOST_NOTICES = 20
-_WORTH_ANOTHER_TRY = (ConnectionFailed, FetchFailed, MemoryError, OSError)
+_RETRYABLE = (ConnectionFailed, FetchFailed, MemoryError, OSError)
 
 OnProgress = Callable[[JobProgress], None]
 
@@ -59,11 +57,11 @@ class _Progress:
     """Frame counter that reports progress at intervals and keeps each notice once."""
 
     attempt: Attempt
-    tell: OnProgress
+    report: OnProgress
     num_frames: int | None = None
     frames: int = 0
     notices: dict[str, None] = field(default_factory=dict)
-    _told_seconds: float = 0.0
+    _reported_seconds: float = 0.0
 
     def add(self, patches: PatchSet) -> None:
         self.frames += 1
@@ -71,9 +69,9 @@ class _Progress:
             if len(self.notices) < _MOST_NOTICES:
                 self.notices.setdefault(redact_url(notice))
         now = time.monotonic()
-        if now - self._told_seconds >= _TELL_SECONDS:
-            self._told_seconds = now
-            self.tell(JobProgress(self.attempt, self.frames, self.num_frames))
+        if now - self._reported_seconds >= _PROGRESS_SECONDS:
+            self._reported_seconds = now
+            self.report(JobProgress(self.attempt, self.frames, self.num_frames))
 
 
 class JobRunner:
@@ -111,22 +109,38 @@ class JobRunner:
                 stack.callback(workspace.discard)
                 return JobFinished(attempt, self._run(attempt, workspace, progress, started))
             except Exception as exc:
-                told = failed(attempt, progress.frames, exc, self.layout)
+                event = failed(attempt, progress.frames, exc, self.layout)
                 # Prefix the source's name if the message lacks it.
-                source, message = redact_url(attempt.job.source), self._by_address(told.message, attempt.job)
-                return replaced(told, message=message if message.startswith(source) else f"{source}: {message}")
+                source, message = redact_url(attempt.job.source), self._by_address(event.message, attempt.job)
+                return replace(event, message=message if message.startswith(source) else f"{source}: {message}")
 
     def _run(self, attempt: Attempt, workspace: Workspace, progress: _Progress, started: float) -> Done:
         job = attempt.job
         with self._local(job.source, workspace) as path:
             before = self._identity(job.source)
-            with self._open(path) as stream:
+            opened = arr_stream.open(
+                path,
+                queries=self.queries,
+                settings=self.settings,
+                start_seconds=self.options.start_seconds,
+                end_seconds=self.options.end_seconds,
+                max_frames=self.options.max_frames,
+                models=self._models,
+            )
+            with opened as stream:
                 if "://" in job.source:
                     # Use its address, not the local copy's name.
                     source = cast("Any", stream.source)
-                    source.info = replaced(source.info, name=redact_url(job.source))
+                    source.info = replace(source.info, name=redact_url(job.source))
                 progress.num_frames = stream.source.info.num_frames
-                consumers, records = self._consumers(stream, workspace)
+                consumers: list[Consumer] = []
+                if self.options.video:
+                    video = annotated_video(stream, workspace.video / VIDEO, view=self.settings.video.view)
+                    consumers.append(BackgroundConsumer(video))
+                if self.options.report:
+                    consumers.append(report_of(stream, workspace.video / REPORT))
+                records = records_of(stream, workspace.video / RECORDS)
+                consumers.append(records)
                 # The file's own notices come first.
                 progress.notices.update(dict.fromkeys((*stream.notices, *stream.query_notices.values())))
                 result = run(stream, consumers, on_frame=progress.add)
@@ -177,51 +191,18 @@ class JobRunner:
         except OSError as exc:
             raise NotAMediaFile(f"{source}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
 
-    def _open(self, path: Path) -> Stream:
-        options = self.options
-        return arr_stream.open(
-            path,
-            queries=self.queries,
-            settings=self.settings,
-            start_seconds=options.start_seconds,
-            end_seconds=options.end_seconds,
-            max_frames=options.max_frames,
-            models=self._models,
-        )
-
-    def _consumers(self, stream: Stream, workspace: Workspace) -> tuple[list[Consumer], Records]:
-        options, folder = self.options, workspace.video
-        consumers: list[Consumer] = []
-        if options.video:
-            video = annotated_video(stream, folder / VIDEO, view=self.settings.video.view)
-            consumers.append(BackgroundConsumer(video))
-        if options.report:
-            consumers.append(report_of(stream, folder / REPORT))
-        records = records_of(stream, folder / RECORDS)
-        return [*consumers, records], records
-
 
 def failed(attempt: Attempt, frames: int, error: Exception, layout: Layout) -> JobFailed:
     """Return the failure event of an error; write errors of the system become those of `arr_stream.errors`."""
-    system = isinstance(error, OSError)
-    if isinstance(error, OSError) and error.filename is not None and _is_within(error.filename, layout.folder):
+    root: BaseException = error
+    while isinstance(root, ConsumerFailed) and root.__cause__ is not None:
+        root = root.__cause__
+    again = isinstance(root, _RETRYABLE)
+    if isinstance(error, OSError) and Path(str(error.filename)).is_relative_to(layout.folder):
         error = output_error(error, Path(error.filename))
-    again = not isinstance(error, OutputError) and (system or isinstance(_root(error), _WORTH_ANOTHER_TRY))
     if isinstance(error, ArrStreamError):
-        message, remedy, exit_code = error.message, error.remedy or "", error.exit_code
+        message, remedy, code = error.message, redact_url(error.remedy or ""), error.exit_code
     else:
-        message, remedy, exit_code = f"{type(error).__name__}: {' '.join(str(error).split())}", "", 1
-    return JobFailed(
-        attempt, frames, type(error).__name__, redact_url(message), redact_url(remedy), exit_code, retryable=again
-    )
-
-
-def _root(error: BaseException) -> BaseException:
-    """Return the cause of a consumer's error; any other error itself."""
-    while isinstance(error, ConsumerFailed) and error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def _is_within(name: object, folder: Path) -> bool:
-    return isinstance(name, str) and Path(name).is_relative_to(folder)
+        message, remedy, code = one_line(f"{type(error).__name__}: {error}"), "", 1
+    retryable = again and not isinstance(error, OutputError)
+    return JobFailed(attempt, frames, type(error).__name__, redact_url(message), remedy, code, retryable=retryable)
