@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_stream.batch.batch import BatchResult, opened, run_batch
-from arr_stream.batch.engine import Lost, Message, WorkerEngine
+from arr_stream.batch.engine import Lost, Message, Worker, WorkerEngine
 from arr_stream.batch.folder import Journal, Layout, Workspace, folder_lock, read_journal
 from arr_stream.batch.inputs import assign_names, describe_passed_over, expand, identity, safe_name
 from arr_stream.batch.job import (
@@ -457,64 +457,48 @@ def test_workers_that_cannot_begin_end_the_batch(
     assert 2 <= len(engine.started) <= 5 and len(result.left) == 6
 
 
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Advances the clock."""
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-
-    def advance(seconds: float) -> None:
-        now[0] += seconds
-
-    return advance
-
-
 class _Stalling(FakeEngine):
-    """Engine whose first worker sends a frame and no more; each receive takes 40 of the 60 seconds it may."""
+    """Engine whose first worker sends three frames, 40 seconds apart; once killed, it sends `last`."""
 
-    def __init__(self, later: Callable[[float], None], *end: Callable[[Attempt], Message]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *last: Callable[[Attempt], Message]) -> None:
         super().__init__(lambda asked: well(asked) if len(self.started) > 1 else [], slots=1, stall_seconds=60)
-        self._later, self._end = later, end
-        self.received = 0
+        self._now, self._frames, self._last = 1000.0, 0, last
+        monkeypatch.setattr(time, "monotonic", lambda: self._now)
 
-    def receive(self, timeout_seconds: float) -> list[tuple[object, Message]]:  # type: ignore[override]
-        messages = list(super().receive(timeout_seconds))
+    def receive(self, timeout_seconds: float) -> Iterator[tuple[Worker, Message]]:
+        self._now += 12 if self.killed else 40
         if self.attempts and len(self.started) == 1:
-            self.received += 1
-            self._later(40 if not self.killed else 12)
-            worker, asked = self.started[0], self.attempts[0]
+            self._frames = min(self._frames + 1, 3)
             # The same frame again is no progress.
-            messages.append((worker, JobProgress(asked, min(self.received, 3), None)))
+            self.send(self.started[0], JobProgress(self.attempts[0], self._frames, None))
             if self.killed:
-                messages += [(worker, end(asked)) for end in self._end]
-        return messages  # type: ignore[return-value]
+                self.send(self.started[0], *(make(self.attempts[0]) for make in self._last))
+        yield from super().receive(timeout_seconds)
 
 
-def test_a_stalled_worker_is_killed_and_its_file_retried(batch: Batch, later: Callable[[float], None]) -> None:
-    refused = JobFailed(attempt(batch.source), 10, "WorkerLost", "given up meanwhile", "", 103)
-    engine = _Stalling(later, lambda _: refused, lambda _: Lost("was ended by SIGKILL"))
+def _ended(_: Attempt) -> Message:
+    return Lost("was ended by SIGKILL")
+
+
+def test_a_stalled_worker_is_killed_and_its_file_retried(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Event] = []
-    batch.sources = [str(batch.source)]
-
-    def watch(event: Event) -> None:
-        events.append(event)
-        later(60)
-
-    result = batch.run(engine, retries=1, watch=watch)
-    assert engine.killed == engine.started[:1] and engine.received >= 4
-    (lost_event,) = [event for event in events if isinstance(event, JobFailed)]
-    assert "no frame for 60 s" in lost_event.message and (lost_event.frames, lost_event.again) == (3, True)
+    given_up = JobFailed(attempt(batch.source), 10, "WorkerLost", "given up meanwhile", "", 103)
+    engine = _Stalling(monkeypatch, lambda _: given_up, _ended)
+    result = batch.run(engine, retries=1, watch=events.append)
+    (failed,) = [event for event in events if isinstance(event, JobFailed)]
+    assert "no frame for 60 s" in failed.message and (failed.frames, failed.again) == (3, True)
+    assert engine.killed == engine.started[:1]
     assert [one.number for one in engine.attempts] == [1, 2] and len(result.finished) == 1
 
 
-def test_a_file_finished_just_before_the_kill_counts(batch: Batch, later: Callable[[float], None]) -> None:
-    engine = _Stalling(later, finished, lambda _: Lost("was ended by SIGKILL"))
+def test_a_file_finished_just_before_the_kill_counts(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = _Stalling(monkeypatch, finished, _ended)
     result = batch.run(engine, retries=1)
     assert len(engine.attempts) == 1 and len(result.finished) == 1 and not result.failed
 
 
-def test_a_worker_that_survives_its_killing_ends_the_batch(batch: Batch, later: Callable[[float], None]) -> None:
-    result = batch.run(_Stalling(later), retries=1)
+def test_a_worker_that_survives_its_killing_ends_the_batch(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = batch.run(_Stalling(monkeypatch), retries=1)
     assert result.reason == "failed" and "process 101 cannot be ended" in str(result.error)
 
 
