@@ -194,7 +194,7 @@ def test_a_question_that_makes_room_for_itself_is_told(ask: Ask, tmp_path: Path)
 
 @pytest.mark.parametrize("preset", ["surveillance", pytest.param("realtime", marks=pytest.mark.slow)])
 def test_presets_that_skip_what_the_model_has(ask: Ask, preset: str) -> None:
-    code, _, err = ask("--preset", f"pipelines/{preset}.toml", "--max-frames", 5)
+    code, _, err = ask("--preset", f"pipelines/{preset}.toml", "--end", 0.15)
     assert code == 0, err
     assert ("memory leaves out" in err) == (preset == "surveillance")
 

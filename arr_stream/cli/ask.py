@@ -24,6 +24,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question, in words.")],
     model: options.Model = None,
     endpoint: options.Endpoint = None,
+    download: options.Download = False,
     every: options.Every = None,
     watch: options.Watch = False,
     query: options.Query = None,
@@ -39,7 +40,6 @@ def ask(
     last: Annotated[
         float | None, options.option("Only the last so many seconds (of a pipe, the next).", options.READ)
     ] = None,
-    max_frames: options.MaxFrames = None,
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     log: options.LogOption = Log.TEXT,
@@ -58,7 +58,7 @@ def ask(
     from arr_stream.config import TINY
     from arr_stream.vlm import TINY_LIMITS, answering, make_viewer
 
-    loaded = options.load_settings(preset, overrides, budget=budget, model=model, endpoint=endpoint)
+    loaded = options.load_settings(preset, overrides, budget=budget, model=model, endpoint=endpoint, download=download)
     settings, notices = options.without_skipping(answering(loaded))
 
     import arr_stream
@@ -82,7 +82,6 @@ def ask(
             settings=settings,
             start_seconds=start,
             end_seconds=end,
-            max_frames=max_frames,
         )
         stack.enter_context(stream)
         consumers = write.consumers(stream, Question(text=redact_url(question), when=plan.when, every_seconds=every))

@@ -51,6 +51,7 @@ Force = Annotated[bool, option("Overwrite files.", WRITE, "--force", "-f")]
 Model = Annotated[
     str | None, option("Qwen3-VL: a hub name, a folder or `tiny`; with --endpoint its name.", ASK, show_default="tiny")
 ]
+Download = Annotated[bool, option("Fetch weights that are missing.", ASK, "--download")]
 Endpoint = Annotated[str | None, option("An OpenAI-compatible server, such as http://127.0.0.1:8000/v1.", ASK)]
 Every = Annotated[float | None, option("Answer every so many seconds.", ASK)]
 Watch = Annotated[bool, option("Answer when the scene changes.", ASK, "--watch")]
@@ -72,6 +73,7 @@ def load_settings(
     budget: str | None = None,
     model: str | None = None,
     endpoint: str | None = None,
+    download: bool = False,
 ) -> Settings:
     """Return all settings: options override `--set`, which overrides the preset.
 
@@ -80,16 +82,23 @@ def load_settings(
     """
     from arr_stream.config import Settings
 
-    return Settings.load(preset, overrides or ()).with_values(option_values(budget, model, endpoint))
+    return Settings.load(preset, overrides or ()).with_values(option_values(budget, model, endpoint, download=download))
 
 
-def option_values(budget: str | None, model: str | None = None, endpoint: str | None = None) -> dict[str, object]:
+def option_values(
+    budget: str | None, model: str | None = None, endpoint: str | None = None, *, download: bool = False
+) -> dict[str, object]:
     """Return the settings of the options that were given, by dotted key."""
     if budget is not None:
         from arr_stream.selection.budget import budget_tokens
 
         budget_tokens(budget, 1)
-    given = {"selection.budget": budget, "vlm.model": model, "vlm.endpoint": endpoint}
+    given = {
+        "selection.budget": budget,
+        "vlm.model": model,
+        "vlm.endpoint": endpoint,
+        "models.download": download or None,
+    }
     return {key: value for key, value in given.items() if value is not None}
 
 

@@ -67,6 +67,7 @@ def serve(
     post: options.Post = None,
     model: options.Model = None,
     endpoint: options.Endpoint = None,
+    download: options.Download = False,
     preset: Annotated[
         list[str] | None,
         options.option(
@@ -99,7 +100,9 @@ def serve(
     from arr_stream.web.settings import load_presets
     from arr_stream.web.viewers import Viewers
 
-    loaded = load_presets(preset or (), overrides or (), options.option_values(budget, model, endpoint))
+    loaded = load_presets(
+        preset or (), overrides or (), options.option_values(budget, model, endpoint, download=download)
+    )
     settings = loaded.settings
     sources, query, allow = sources or [], query or [], allow or []
     folders = [text for text in allow if Path(text).is_dir()]

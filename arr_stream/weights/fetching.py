@@ -62,7 +62,7 @@ def find(name: str, models: ModelSettings, progress: Progress | None = None) -> 
     if not models.download:
         raise BackendUnavailable(
             f"weights {name} are not in {models_folder}",
-            remedy=f"fetch them with `arr-stream models fetch {name}`, or allow it with --set models.download=true",
+            remedy=f"fetch them with `arr-stream models fetch {name}`, or set models.download=true",
         )
     return fetch(weights, models_folder, progress=progress)
 

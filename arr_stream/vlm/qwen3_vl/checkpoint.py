@@ -144,7 +144,7 @@ def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None
             return place
     raise BackendUnavailable(
         f"{model} is neither a folder, nor in Hugging Face's cache, nor in {own.parent}",
-        remedy="fetch it with --set models.download=true, or name a folder that holds it",
+        remedy="fetch it with --download (models.download=true), or name a folder that holds it",
     )
 
 
