@@ -33,7 +33,7 @@ from arr_stream.batch.job import (
     public_options,
 )
 from arr_stream.batch.plan import make_plan
-from arr_stream.errors import ArrStreamError, BatchBusy, BatchDiffers, SourceNotFound, WeightsInvalid, WorkerLost
+from arr_stream.errors import ArrStreamError, BatchDiffers, SourceNotFound, WeightsInvalid, WorkerLost
 from arr_stream.processes import Refused
 from tests.batch_fakes import FakeEngine, attempt, contents, finished, lost, quick_options, well, write_clips
 from tests.conftest import Run
@@ -270,12 +270,12 @@ def test_an_address_signed_anew_is_the_same_source(batch: Batch) -> None:
     assert names("https://elsewhere/name.mp4") == ["name-mp4"]
 
 
-def test_two_batches_in_the_same_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_batches_in_the_same_folder_are_refused(batch: Batch, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arr_stream.batch.folder._PATIENCE_SECONDS", 0.2)
-    with folder_lock(tmp_path / ".lock"), pytest.raises(BatchBusy, match="another batch"):
-        folder_lock(tmp_path / ".lock").__enter__()
-    with folder_lock(tmp_path / ".lock"):
-        pass
+    with folder_lock(batch.layout.lock):
+        code, _, err = run("batch", batch.source, "-o", batch.out)
+        assert code == 102 and "another batch" in err
+    assert batch.run().reason == "finished"
 
 
 def test_done_json_alone_decides_whether_a_file_is_done(batch: Batch) -> None:

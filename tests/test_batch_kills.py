@@ -267,18 +267,6 @@ def test_results_do_not_depend_on_the_number_of_jobs_or_the_order(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_second_batch_in_the_folder_is_refused_and_the_first_continues(tmp_path: Path) -> None:
-    inputs, out = tmp_path / "in", tmp_path / "out"
-    write_clips(inputs, 2, frames=2500, size_wh=(192, 128))
-    with _batch(inputs, out, jobs=1) as first:
-        assert first.wait_until(lambda: first.events("started") > 0)
-        with _batch(inputs, out) as second:
-            assert second.wait() == 102 and "another batch" in second.said
-        assert first.wait() == 0, first.said
-    assert len(_digests(out)) == 2
-
-
-@pytest.mark.slow
 def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
     inputs, out = tmp_path / "in", tmp_path / "out"
     write_clips(inputs, 1, frames=400, size_wh=(320, 240))

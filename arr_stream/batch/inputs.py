@@ -64,9 +64,9 @@ def expand(
     found, others = list[str](), list[Path]()
     for text in inputs:
         if text.startswith("@") and not Path(text).exists():
-            found += _listed(text[1:], storage, others)
+            found += _expand_list(text[1:], storage or {}, others)
         else:
-            found += _meant(text, storage, others)
+            found += _expand_one(text, storage or {}, others)
     kept = list(dict.fromkeys(found))
     if leave_out is not None:
         place = Path(os.path.realpath(leave_out))
@@ -91,48 +91,38 @@ def describe_passed_over(paths: Sequence[Path]) -> str:
     return ", ".join(described)
 
 
-def _listed(name: str, storage: Mapping[str, Any] | None, passed_over: list[Path]) -> Iterator[str]:
-    for line in _lines(name):
-        if _is_address(line) and Path(line).suffix.lower() in VIDEO_SUFFIXES and not glob.has_magic(line):
-            # Do not query thousands of addresses one by one now; each is checked at its turn.
-            yield line
-            continue
-        try:
-            yield from _meant(line, storage, passed_over)
-        except SourceError:
-            yield _as_it_stands(line)
-
-
-def _as_it_stands(line: str) -> str:
-    """Return an invalid line as a source, so that its worker reports the error."""
-    if _is_address(line):
-        return line
-    try:
-        return _absolute(Path(local_spec(line)))
-    except SourceError:
-        return line if "://" in line else _absolute(Path(line))
-
-
-def _lines(name: str) -> list[str]:
-    """Return the lines that are not empty; undecodable bytes in names survive."""
+def _expand_list(name: str, storage: Mapping[str, Any], passed_over: list[Path]) -> Iterator[str]:
     try:
         raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as exc:
         why = (exc.strerror or str(exc)).lower()
         raise SourceNotFound(f"list {name}: {why}", remedy="give a text file with one input a line") from exc
-    lines = [os.fsdecode(line.rstrip(b"\r")) for line in raw.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
-    return [line for line in lines if line.strip()]
+    # Undecodable bytes in names survive.
+    lines = (os.fsdecode(line.rstrip(b"\r")) for line in raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"))
+    for line in filter(str.strip, lines):
+        if _is_address(line) and Path(line).suffix.lower() in VIDEO_SUFFIXES and not glob.has_magic(line):
+            # Do not query thousands of addresses one by one now; each is checked at its turn.
+            yield line
+            continue
+        try:
+            yield from _expand_one(line, storage, passed_over)
+        except SourceError:
+            # As a source, whose worker reports the error.
+            try:
+                yield line if _is_address(line) else _absolute(Path(local_spec(line)))
+            except SourceError:
+                yield line if "://" in line else _absolute(Path(line))
 
 
-def _meant(text: str, storage: Mapping[str, Any] | None, passed_over: list[Path]) -> list[str]:
+def _expand_one(text: str, storage: Mapping[str, Any], passed_over: list[Path]) -> list[str]:
     if _is_address(text):
-        return list(remote.expand(text, dict(storage or {}), _is_video))
+        return list(remote.expand(text, storage, _is_video))
     local = local_spec(text)
     path = Path(local)
     if is_glob(local):
-        return _matching(local, passed_over)
+        return _expand_glob(local, passed_over)
     if path.is_dir():
-        return _in_folder(path, passed_over)
+        return _expand_folder(path, passed_over)
     require_file(path, public_name(text))
     return [_absolute(path)]
 
@@ -142,18 +132,18 @@ def _is_address(text: str) -> bool:
     return bool(sign) and scheme.isascii() and scheme.lower() != "file" and not Path(text).exists()
 
 
-def _matching(pattern: str, passed_over: list[Path]) -> list[str]:
+def _expand_glob(pattern: str, passed_over: list[Path]) -> list[str]:
     # Path.glob takes no absolute pattern.
     matches = sorted((Path(match) for match in glob.glob(pattern, recursive=True)), key=natural_key)  # noqa: PTH207
     found = [_absolute(path) for path in matches if path.is_file()]
     if not found:
-        found = [source for path in matches if path.is_dir() for source in _in_folder(path, passed_over)]
+        found = [source for path in matches if path.is_dir() for source in _expand_folder(path, passed_over)]
     if not found:
         raise SourceNotFound(f"{pattern}: matches no file", remedy="check the pattern; quote it against the shell")
     return found
 
 
-def _in_folder(folder: Path, passed_over: list[Path]) -> list[str]:
+def _expand_folder(folder: Path, passed_over: list[Path]) -> list[str]:
     """Return the videos of a folder; a folder of pictures is one source, as for `process`."""
     try:
         files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
