@@ -42,10 +42,10 @@ def expand(address: str, storage: dict[str, Any]) -> list[str]:
     return inputs.expand([address], storage=storage)
 
 
-def _fetch(address: str, folder: Path, storage: dict[str, Any] | None = None, **options: int) -> None:
+def _fetch(address: str, folder: Path, storage: dict[str, Any] | None = None, *, max_bytes: int = 1 << 30) -> None:
     """Fetch a file and check that nothing is left afterwards, even after an error."""
     try:
-        with remote.fetched(address, storage or {}, folder=folder, **options):
+        with remote.fetched(address, storage or {}, folder=folder, max_bytes=max_bytes):
             pass
     finally:
         assert list(folder.iterdir()) == []
@@ -87,7 +87,7 @@ class TestStore:
         assert expand("s3://videos/**/*.mkv", storage) == ["s3://videos/a/b/deep.mkv"]
         (odd,) = expand("s3://videos/odd", storage)
         assert odd == "s3://videos/odd/50% a=b #1?.mp4" and expand(odd, storage) == [odd]
-        with remote.fetched(odd, storage, folder=tmp_path) as path:
+        with remote.fetched(odd, storage, folder=tmp_path, max_bytes=len(CLIP)) as path:
             assert path.read_bytes() == CLIP
             assert (path.parent, path.suffix) == (tmp_path, ".mp4")
             assert path.stat().st_mode & 0o077 == 0, "nobody else may read it"
@@ -197,7 +197,7 @@ class TestWeb:
         address = f"{site}/clip.mp4?version=[1]"
         assert expand(address, {}) == [address]
         assert remote.identity(address, {})["size"] == len(CLIP)
-        with remote.fetched(address, {}, folder=folder) as path:
+        with remote.fetched(address, {}, folder=folder, max_bytes=len(CLIP)) as path:
             assert path.read_bytes() == CLIP
             assert path.suffix == ".mp4"
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from arr_stream.config import Settings
 from arr_stream.errors import (
     ArrStreamError,
     AuthenticationFailed,
@@ -48,7 +47,6 @@ _CHANGING = (
     *("LastModified", "last_modified", "mtime", "updated", "created"),
 )
 """Fields of fsspec's `info` that change with a file; each store has some of them."""
-_MAX_BYTES = int(Settings().source.remote_max_bytes)
 
 
 def expand(text: str, storage: Mapping[str, Any], is_wanted: Callable[[Path], bool]) -> list[str]:
@@ -100,7 +98,7 @@ def identity(address: str, storage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def fetched(address: str, storage: Mapping[str, Any], *, folder: Path, max_bytes: int = _MAX_BYTES) -> Iterator[Path]:
+def fetched(address: str, storage: Mapping[str, Any], *, folder: Path, max_bytes: int) -> Iterator[Path]:
     """Provide a local copy that only this user can read, for the duration of the context.
 
     It is created in `folder`, and refused beyond `max_bytes`, regardless of the size that the store states.
@@ -213,20 +211,16 @@ def _store_errors(address: str) -> Iterator[None]:
     except ArrStreamError:
         raise
     except Exception as exc:
+        name = redact_url(address)
         # The file system of web servers reports every error as a missing file.
         cause = exc.__cause__ if isinstance(exc, FileNotFoundError) and exc.__cause__ is not None else exc
-        raise _refusal(redact_url(address), cause) from exc
-
-
-def _refusal(name: str, exc: BaseException) -> ArrStreamError:
-    if isinstance(exc, FileNotFoundError) or getattr(exc, "status", None) in (404, 410):
-        return SourceNotFound(f"{name}: no such file", remedy="check the address")
-    reason = one_line(f"{type(exc).__name__}: {exc}")[:300]
-    if isinstance(exc, PermissionError) or any(word in reason.lower() for word in _REFUSED):
-        return AuthenticationFailed(
-            f"{name}: {reason}", remedy="put the store's credentials into the environment of every worker"
-        )
-    return ConnectionFailed(f"{name}: {reason}", remedy="check the address and the network")
+        if isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410):
+            raise SourceNotFound(f"{name}: no such file", remedy="check the address") from exc
+        reason = one_line(f"{type(cause).__name__}: {cause}")[:300]
+        if isinstance(cause, PermissionError) or any(word in reason.lower() for word in _REFUSED):
+            remedy = "put the store's credentials into the environment of every worker"
+            raise AuthenticationFailed(f"{name}: {reason}", remedy=remedy) from exc
+        raise ConnectionFailed(f"{name}: {reason}", remedy="check the address and the network") from exc
 
 
 def _suffix(path: str) -> str:
