@@ -207,31 +207,28 @@ class VlmSettings(_Section):
     )
     endpoint: str = Field("", description="address of an OpenAI-compatible server instead of a model of our own")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="numbers of the model; `auto`: as saved, float32 on a CPU"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"] = Field(
+        "auto",
+        description="type of the model's weights; `auto`: as saved, float32 on a CPU; `int8` and `int4` quantise linear "
+        "layers with bitsandbytes",
     )
-    quantize: Literal["none", "int8", "int4"] = Field("none", description="load smaller, by bitsandbytes")
     mode: Literal["sparse", "prune", "weight"] = Field(
         "sparse", description="encode the chosen cells, all but keep the chosen, or weigh all by relevance"
     )
     media: Literal["video", "image"] = Field(
         "video", description="frames in pairs with timestamps, or each as a picture"
     )
-    fill: bool = Field(True, description="the next best cells take the places of those that the model has")
     fps: float = Field(2.0, gt=0, le=240, description="frames a second that are given to the model")
     context_tokens: int = Field(8192, ge=64, description="most tokens in the memory, question and answer included")
     answer_tokens: int = Field(128, ge=1, description="most tokens of an answer")
-    refresh: Literal["budget", "cut", "keyframe"] = Field(
-        "cut", description="when the memory is rebuilt: when it is full, also at a cut, also at every keyframe"
-    )
     refresh_seconds: float = Field(
-        0.0, ge=0, description="every so often the memory is rebuilt, and what is chosen is shown anew; 0: never"
+        0.0,
+        ge=0,
+        description="period of rebuilding the memory and sending the chosen cells again; 0: only at cuts and when full",
     )
-    keep_dialogue: bool = Field(False, description="leave questions and answers in the memory")
     feedback: bool = Field(False, description="let what the model looked at raise the relevance of those cells")
     instruction: str = Field("", description="system prompt of the model")
     timeout_seconds: float = Field(60.0, gt=0, description="longest wait for a server")
-    retries: int = Field(2, ge=0, le=10, description="further attempts when a server fails")
     key_variable: str = Field("OPENAI_API_KEY", description="environment variable that holds the server's key")
 
 

@@ -37,8 +37,8 @@ class Feeding:
         cache_bytes: Size of the key-value cache afterwards.
         vision_ms: Time of the vision tower.
         prefill_ms: Time of the language model over what was added.
-        rebuilt: Why the memory was rebuilt (`budget`, `cut`, `keyframe`, `period`, `question` or `dialogue`: what
-            needed room, or what the schedule said); None if it was not.
+        rebuilt: Why the memory was rebuilt: `budget` or `question` (one needed room), `cut` or `period`; None if it was
+            not.
         error: One line where the frame could not be given to the model.
         frame_index: The newest frame that this describes; a model that works beside the stream is some frames behind.
     """

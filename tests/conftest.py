@@ -39,6 +39,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 
 
 @pytest.fixture
+def no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's server is asked once."""
+    monkeypatch.setattr("arr_stream.vlm.server.chat.RETRIES", 0)
+
+
+@pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """Runs `python -m benchmarks` likewise."""
     from benchmarks.__main__ import main

@@ -48,9 +48,12 @@ def loaded_of(model: Any, processor: Any) -> LoadedModel:
 
 def viewer_of(model: Any, processor: Any, **vlm: Any) -> QwenViewer:
     """A viewer with settings of its section, `novelty`, and attributes."""
-    novelty, own = vlm.pop("novelty", "skip"), {name for name in ("kept_share", "half_life_seconds") if name in vlm}
-    attributes = {name: vlm.pop(name) for name in own}
-    settings = {"vlm": {"media": "image", "answer_tokens": 6, "fill": False, **vlm}, "selection": {"novelty": novelty}}
+    novelty, own = (
+        vlm.pop("novelty", "skip"),
+        {name for name in ("kept_share", "half_life_seconds", "fills") if name in vlm},
+    )
+    attributes = {"fills": False} | {name: vlm.pop(name) for name in own}
+    settings = {"vlm": {"media": "image", "answer_tokens": 6, **vlm}, "selection": {"novelty": novelty}}
     viewer = QwenViewer(loaded_of(model, processor), Settings.checked(settings))
     for name, value in attributes.items():
         setattr(viewer, name, value)

@@ -18,7 +18,7 @@ from tests.media import moving_frames, write_video
 QUESTION = "What is red?"
 SOUGHT = ["red"]
 QUICK = ("--set", "keyframes.text=none", "--set", "keyframes.clusters=grid", "--set", "vlm.answer_tokens=4")
-NOBODY = ("--endpoint", "http://127.0.0.1:9/v1", "--set", "vlm.retries=0")
+NOBODY = ("--endpoint", "http://127.0.0.1:9/v1")
 Ask = Callable[..., tuple[int, str, str]]
 
 
@@ -97,15 +97,6 @@ def test_the_last_seconds_alone(ask: Ask, tmp_path: Path) -> None:
     assert len(frames) == 5 and frames[0].pts_seconds == pytest.approx(1.5, abs=0.01)
 
 
-def test_frames_as_pictures_and_a_dialogue_that_is_kept(ask: Ask, tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    arguments = ("--set", "vlm.media=image", "--set", "vlm.keep_dialogue=true", "--every", 0.5, "--patches", path)
-    assert ask(*arguments)[0] == 0
-    answers = read_answers(path)
-    assert len(answers) == 3
-    assert answers[1].memory_tokens - answers[0].memory_tokens > answers[0].answer_tokens + answers[0].prompt_tokens
-
-
 def test_a_small_context_is_rebuilt_and_never_exceeded(ask: Ask, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     small = ("--set", "vlm.context_tokens=128", "--set", "selection.novelty=off")
@@ -164,13 +155,14 @@ def test_more_cells_than_the_context_holds(refused: Refused, tiny_qwen: Path, tm
         (("--endpoint", "http://127.0.0.1:9/v1"), 51, "--model"),
         ((*NOBODY, "--model", "x"), 67, "127.0.0.1:9"),
         (("--endpoint", "gopher://x"), 51, "http"),
-        (("--set", "vlm.quantize=int4"), 51, "the tiny model"),
+        (("--set", "vlm.dtype=int4"), 51, "the tiny model"),
     ],
 )
 def test_no_model_to_ask(refused: Refused, clip: Path, arguments: tuple[object, ...], expected: int, said: str) -> None:
     refused(expected, said, "ask", clip, QUESTION, "--log=quiet", *QUICK, *arguments)
 
 
+@pytest.mark.usefixtures("no_retries")
 def test_a_server_that_is_down_leaves_whole_records(run: Run, clip: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     code, out, _ = run("ask", clip, QUESTION, *QUICK, *NOBODY, "--model", "x", "--every", 0.5, "--patches", path)
@@ -202,7 +194,7 @@ def test_presets_that_skip_what_the_model_has(ask: Ask, preset: str) -> None:
 @pytest.mark.slow
 def test_int8_on_a_cpu(ask: Ask) -> None:
     pytest.importorskip("bitsandbytes", reason="pip install 'arr-stream[quantize]'")
-    code, out, err = ask("--set", "vlm.quantize=int8")
+    code, out, err = ask("--set", "vlm.dtype=int8")
     assert code == 0 and out.strip(), err
 
 

@@ -27,10 +27,14 @@ from tests.fake_server import Behaviour, Exchange, FakeServer, piece, tokens_of
 from tests.qwen_stock import patches_of
 from tests.tiny_qwen import picture
 
+pytestmark = pytest.mark.usefixtures("no_retries")
+
 
 def viewer_of(url: str, **vlm: Any) -> Viewer:
     return make_viewer(
-        Settings.checked({"vlm": {"endpoint": url, "model": "m", "media": "image", "fill": False, "retries": 0, **vlm}})
+        Settings.checked(
+            {"vlm": {"endpoint": url, "model": "m", "media": "image", **vlm}, "selection": {"per_second": 1.0}}
+        )
     )
 
 

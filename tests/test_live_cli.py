@@ -95,10 +95,11 @@ def test_answers_are_printed(run: Run, tmp_path: Path) -> None:
     assert '"type": "answer"' in records.read_text()
 
 
+@pytest.mark.usefixtures("no_retries")
 def test_a_model_that_never_answers_is_an_error_at_the_end(run: Run) -> None:
     code, _, err = run(
         "stream", PATTERN, *FAST, "--duration", 1, "--endpoint", f"http://127.0.0.1:{free_port()}/v1", "--model", "m",
-        "--question", "what is it?", "--set", "vlm.retries=0",
+        "--question", "what is it?",
     )  # fmt: skip
     assert code == 67, err
 

@@ -258,7 +258,7 @@ def test_a_server_is_told_the_options_and_judged_by_its_words(run: Run, media: P
 def test_a_server_that_fails_ends_it_with_what_there_is(run: Run, media: Path) -> None:
     path = _file(media, _line(answer="no"), _line(answer="no"), _line(answer="no"))
     with FakeServer(says("No"), status(500)) as server:
-        served = ("--endpoint", server.url, "--model", "m", "--set", "vlm.retries=0", "--budget", "50%")
+        served = ("--endpoint", server.url, "--model", "m", "--budget", "50%")
         code, out, err = run("eval", "questions", path, *served, *QUICK, "--json")
     assert code == 67 and "500" in err
     assert [each["line"] for each in json.loads(out)["outcomes"]] == [1]

@@ -311,7 +311,7 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
             ("patch_size", 14), ("temporal_patch_size", 1), ("patch_size", [16, 8])
         )
     },
-    "quantised": (configured(quantization_config={"quant_method": "fp8"}), UNSUPPORTED, ("fp8", "vlm.quantize")),
+    "quantised": (configured(quantization_config={"quant_method": "fp8"}), UNSUPPORTED, ("fp8", "vlm.dtype=int8")),
     "float8": (
         weighted(lambda state: state.update({SOME: state[SOME].to(torch.float8_e4m3fn)})),
         UNSUPPORTED,
@@ -417,14 +417,14 @@ def test_what_transformers_would_make_up_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("quantize", "value"),
-    [("none", float("nan")), ("none", float("-inf")), ("int8", float("inf")), ("int4", float("nan"))],
+    ("dtype", "value"),
+    [("auto", float("nan")), ("auto", float("-inf")), ("int8", float("inf")), ("int4", float("nan"))],
 )
-def test_weights_that_are_not_finite(copy: Path, quantize: str, value: float) -> None:
-    if quantize != "none":
+def test_weights_that_are_not_finite(copy: Path, dtype: str, value: float) -> None:
+    if dtype != "auto":
         pytest.importorskip("bitsandbytes")
     respoil(copy, lambda state: state[SOME][3].fill_(value))
-    refused(WeightsInvalid, copy, SOME, "NaN or infinite", quantize=quantize)
+    refused(WeightsInvalid, copy, SOME, "NaN or infinite", dtype=dtype)
 
 
 def test_weights_too_large_for_float16(copy: Path) -> None:
@@ -507,8 +507,8 @@ def test_a_supported_transformers(version: str, monkeypatch: pytest.MonkeyPatch)
     "package, settings, remedy",
     [
         ("transformers", {}, "arr-stream[vlm]"),
-        ("bitsandbytes", {"quantize": "int8"}, "arr-stream[quantize]"),
-        ("accelerate", {"quantize": "int4"}, "arr-stream[vlm]"),
+        ("bitsandbytes", {"dtype": "int8"}, "arr-stream[quantize]"),
+        ("accelerate", {"dtype": "int4"}, "arr-stream[vlm]"),
         ("psutil", {}, "arr-stream[vlm]"),
     ],
 )
@@ -583,11 +583,11 @@ def test_weights_and_cache_take_what_was_foretold(tiny_qwen: Path, dtype: str) -
 
 
 @EVERY_FAMILY
-@pytest.mark.parametrize(("quantize", "dtype"), [("int8", "float32"), ("int4", "float32"), ("int4", "bfloat16")])
-def test_quantised_layers_are_those_that_bear_it(tiny_qwen: Path, quantize: str, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_quantised_layers_are_those_that_bear_it(tiny_qwen: Path, dtype: str) -> None:
     pytest.importorskip("bitsandbytes")
-    settings = VlmSettings(model=str(tiny_qwen), device="cpu", dtype=dtype, quantize=quantize)
-    whole, small = load_from(tiny_qwen, dtype=dtype).model, load(settings, ModelSettings()).model
+    settings = VlmSettings(model=str(tiny_qwen), device="cpu", dtype=dtype)
+    whole, small = load_from(tiny_qwen, dtype="float32").model, load(settings, ModelSettings()).model
     assert kept_bytes(small) == need(tiny_qwen, settings)["weights"]
     for name, module in small.named_modules():
         if isinstance(module, torch.nn.Linear):
@@ -598,7 +598,7 @@ def test_quantised_layers_are_those_that_bear_it(tiny_qwen: Path, quantize: str,
         expected, found = whole(input_ids=ids).logits, small(input_ids=ids).logits
     difference = float((expected - found).norm() / expected.norm())
     # Rounding adds up in recurrent states, and sends tokens to other experts.
-    most = {"int8": 0.05, "int4": 0.5}[quantize]
+    most = {"int8": 0.05, "int4": 0.5}[dtype]
     assert 0 < difference < (most if type(whole).__name__.startswith("Qwen3VLFor") else 0.8)
 
 
@@ -607,7 +607,7 @@ def test_a_model_too_large_says_what_it_needs(copy: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         Qwen3VLForConditionalGeneration, "from_pretrained", lambda *_, **__: pytest.fail("it was loaded all the same")
     )
-    refused(ModelTooLarge, copy, "needs", "weights", "cache", "work", "7.2 MB are free", "vlm.quantize=int8")
+    refused(ModelTooLarge, copy, "needs", "weights", "cache", "work", "7.2 MB are free", "vlm.dtype=bfloat16 or int8")
 
 
 def test_a_context_too_large_for_the_memory(tiny_qwen: Path) -> None:

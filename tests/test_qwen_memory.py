@@ -21,8 +21,7 @@ from arr_stream.vlm.qwen3_vl import adapter as adapter_module
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Block
-from arr_stream.vlm.qwen3_vl.entries import DIALOGUE_SHARE, Entry, FrameEntry, TextEntry, survivors
-from arr_stream.vlm.qwen3_vl.families import FAMILIES
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry, survivors
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from tests.tiny_qwen import EVERY_FAMILY, picture
@@ -88,9 +87,9 @@ def _logits(memory: Memory, bench: Bench) -> torch.Tensor:
 @contextmanager
 def _untouched(viewer: QwenViewer) -> Iterator[None]:
     """The memory holds afterwards what it held before, to the last bit."""
-    before, entries = _cached(viewer.memory), list(viewer.memory.entries)
+    before, entries = _cached(viewer.memory), list(viewer.memory.frames)
     yield
-    assert viewer.memory.entries == entries
+    assert viewer.memory.frames == entries
     assert all(torch.equal(one, other) for one, other in zip(before, _cached(viewer.memory), strict=True))
 
 
@@ -102,7 +101,7 @@ def _told(decoder: Any, ids: list[int]) -> str:
 def _at_once(viewer: QwenViewer, bench: Bench) -> Memory:
     """Everything that the viewer's memory holds, in one pass."""
     memory = bench.memory()
-    memory.append(viewer.memory.entries)
+    memory.append(viewer.memory.frames)
     return memory
 
 
@@ -115,7 +114,7 @@ def test_frame_by_frame_is_one_pass_over_all(tiny: tuple[Any, Any], bench: Bench
     skip_if_refused(tiny[0], mode)
     viewer = viewer_of(*tiny, media=media, mode=mode)
     fed = [viewer.see(*shown) for shown in _shown(6)]
-    assert len(viewer.memory.entries) == (6 if media == "image" else 3)
+    assert len(viewer.memory.frames) == (6 if media == "image" else 3)
     assert sum(feeding.sent for feeding in fed) == viewer.memory.visual_tokens
     assert fed[-1].memory_tokens == viewer.memory.tokens and fed[-1].cache_bytes == viewer.memory.cache_bytes
     _assert_same(viewer.memory, _at_once(viewer, bench), bench)
@@ -169,7 +168,7 @@ def test_a_question_between_the_frames_of_a_pair_lets_the_first_stand_alone(tiny
     assert answer.frame_index == 0 and answer.visual_tokens == 12
     viewer.see(*second)
     assert viewer.see(*third).sent
-    assert [entry.seconds for entry in viewer.memory.entries if isinstance(entry, FrameEntry)] == [0.0, 0.75]
+    assert [entry.seconds for entry in viewer.memory.frames] == [0.0, 0.75]
 
 
 @EVERY_FAMILY
@@ -181,34 +180,6 @@ def test_questions_in_a_row_get_what_each_gets_alone(tiny: tuple[Any, Any]) -> N
         alone.see(*shown)
     first, second, third = (viewer.ask(question).text for question in (QUESTION, other, QUESTION))
     assert first == third != second == alone.ask(other).text
-
-
-@EVERY_FAMILY
-def test_kept_dialogue_is_the_stock_model_over_the_whole_text(tiny: tuple[Any, Any]) -> None:
-    model, processor = tiny
-    tokenizer = processor.tokenizer
-    viewer = viewer_of(*tiny, keep_dialogue=True, novelty="off", answer_tokens=5)
-    pictures = [picture(256, 256, seed=seed) for seed in (0, 1)]
-    second_question = "How many birds are there?"
-
-    see(viewer, _frame(0, pictures[0]))
-    inputs = image_inputs(processor, pictures[:1])
-    first = stock_answer(model, inputs, 5)
-    assert viewer.ask(QUESTION).text == _told(tokenizer, first)
-
-    see(viewer, _frame(1, pictures[1]))
-    said = [token for token in first if token != tokenizer.eos_token_id]
-    both = image_inputs(processor, pictures, second_question)
-    cells = "<|image_pad|>" * 64
-    turn = f"<|im_end|>\n<|im_start|>user\n<|vision_start|>{cells}<|vision_end|>{second_question}<|im_end|>\n"
-    answer_start = "".join(FAMILIES[model.config.model_type].answer_start)
-    after = tokenizer(f"{turn}<|im_start|>assistant\n{answer_start}")["input_ids"]
-    ids = torch.tensor([[*inputs["input_ids"][0].tolist(), *said, *after]])
-    both |= {"input_ids": ids, "mm_token_type_ids": (ids == model.config.image_token_id).int()}
-    both["attention_mask"] = torch.ones_like(ids)
-    second = stock_answer(model, both, 5)
-    assert viewer.ask(second_question).text == _told(tokenizer, second)
-    assert viewer.memory.tokens >= ids.shape[1]
 
 
 @EVERY_FAMILY
@@ -274,15 +245,12 @@ def _tokens(count: int) -> VisualTokens:
 
 
 @st.composite
-def entries_of(draw: st.DrawFn) -> list[Entry]:
-    """Frames and dialogue in order of time; a cell's feature is its number, so that it is known again."""
+def frames_of(draw: st.DrawFn) -> list[FrameEntry]:
+    """Frames in order of time; a cell's feature is its number, so that it is known again."""
     grid, seconds = Grid((320, 256), 8, 10), 0.0
-    entries: list[Entry] = []
+    entries: list[FrameEntry] = []
     for index in range(draw(st.integers(0, 8))):
         seconds += draw(st.floats(0, 20))
-        if draw(st.integers(0, 3)) == 0:
-            entries.append(TextEntry(tuple(range(draw(st.integers(1, 15))))))
-            continue
         count = draw(st.integers(1, 12))
         scores = draw(st.lists(st.floats(0, 1, width=32), min_size=count, max_size=count))
         cells = some_cells((8, 10), count, seed=index)
@@ -291,26 +259,18 @@ def entries_of(draw: st.DrawFn) -> list[Entry]:
     return entries
 
 
-@given(entries_of(), st.integers(-20, 120), st.integers(0, 9), st.floats(0.5, 60))
+@given(frames_of(), st.integers(-20, 120), st.integers(0, 9), st.floats(0.5, 60))
 @settings(deadline=None, max_examples=80)
-def test_survivors(entries: list[Entry], capacity: int, overhead: int, half_life: float) -> None:
+def test_survivors(entries: list[FrameEntry], capacity: int, overhead: int, half_life: float) -> None:
     kept = survivors(entries, capacity, lambda seen: overhead, half_life)
-    looks = {entry.frame_index: entry for entry in entries if isinstance(entry, FrameEntry)}
-    seen = [entry for entry in kept if isinstance(entry, FrameEntry)]
-    said = [entry for entry in kept if isinstance(entry, TextEntry)]
-    dialogue = sum(len(entry.ids) for entry in said)
-    assert dialogue + sum(len(entry.block) + overhead for entry in seen) <= max(0, capacity)
-    assert dialogue <= max(0, capacity) * DIALOGUE_SHARE
-    # The newest turns, without a gap.
-    all_said = [entry for entry in entries if isinstance(entry, TextEntry)]
-    assert [id(entry) for entry in said] == [id(entry) for entry in all_said[len(all_said) - len(said) :]]
-
-    order = [id(entry) if isinstance(entry, TextEntry) else entry.frame_index for entry in entries]
-    places = [order.index(id(entry) if isinstance(entry, TextEntry) else entry.frame_index) for entry in kept]
+    looks = {entry.frame_index: entry for entry in entries}
+    room = capacity - sum(len(entry.block) + overhead for entry in kept)
+    assert room >= min(0, capacity)
+    places = [entry.frame_index for entry in kept]
     assert places == sorted(places)
 
     stays: dict[int, set[int]] = {}
-    for entry in seen:
+    for entry in kept:
         numbers = entry.block.tokens.features[:, 0].long().tolist()
         assert numbers == sorted(numbers) and len(numbers) > 0
         np.testing.assert_array_equal(
@@ -328,7 +288,6 @@ def test_survivors(entries: list[Entry], capacity: int, overhead: int, half_life
     if least is not None:
         # What ranks higher than something that stays was lost only where its frame was too dear to open.
         assert all(cell[0] not in stays for cell, value in lost.items() if value > least * (1 + 1e-5) + 1e-12)
-    room = capacity - dialogue - sum(len(entry.block) + overhead for entry in seen)
     if any(cell[0] in stays for cell in lost):
         assert room == 0
 
@@ -338,7 +297,7 @@ def test_of_a_still_scene_the_last_look_stays() -> None:
     same = Cells(cells.grid_hw, cells.rows, cells.columns, cells.level, np.zeros(4, np.float32))
     entries = [FrameEntry(Block(same, _tokens(4)), grid, index, float(index)) for index in range(5)]
     kept = survivors(entries, 9, lambda seen: 5, 30.0)
-    assert [entry.frame_index for entry in kept if isinstance(entry, FrameEntry)] == [4]
+    assert [entry.frame_index for entry in kept] == [4]
 
 
 def test_what_is_chosen_is_shown_anew_every_so_often(tiny: tuple[Any, Any]) -> None:
@@ -353,36 +312,27 @@ def test_what_is_chosen_is_shown_anew_every_so_often(tiny: tuple[Any, Any]) -> N
 
 
 @EVERY_FAMILY
-@pytest.mark.parametrize(("refresh", "mode"), [("budget", "weight"), ("keyframe", "sparse"), ("cut", "sparse")])
-def test_a_rebuilt_memory_is_one_pass_over_the_survivors(
-    tiny: tuple[Any, Any], bench: Bench, refresh: str, mode: str
-) -> None:
+@pytest.mark.parametrize("mode", ["sparse", "weight"])
+def test_a_rebuilt_memory_is_one_pass_over_the_survivors(tiny: tuple[Any, Any], bench: Bench, mode: str) -> None:
     skip_if_refused(tiny[0], mode)
-    viewer = viewer_of(*tiny, refresh=refresh, context_tokens=140, kept_share=0.3, keep_dialogue=True, mode=mode)
+    viewer = viewer_of(*tiny, context_tokens=140, kept_share=0.3, mode=mode)
     reasons = []
     for frame, patches in _shown(16):
         reason = {5: "interval", 8: "cut"}.get(frame.index) if frame.index else "first"
         shown = patches_of(frame, Cells.chosen(patches), keyframe=reason is not None, refresh_reason=reason)
         reasons.append(viewer.see(frame, shown).rebuilt)
-        if frame.index == 2:
-            viewer.ask(QUESTION)
         if reasons[-1]:
             _assert_same(viewer.memory, _at_once(viewer, bench), bench)
-    assert reasons[0] is None
-    assert (reasons[5] == "keyframe") == (refresh == "keyframe")
-    assert (reasons[8] == "cut") == (refresh != "budget")
-    assert "budget" in reasons
+    assert reasons[0] is None and reasons[8] == "cut" and "budget" in reasons
 
 
 @EVERY_FAMILY
-@pytest.mark.parametrize(("kept_share", "keep_dialogue"), [(1.0, False), (0.3, True)])
+@pytest.mark.parametrize("kept_share", [1.0, 0.3])
 def test_over_many_frames_and_questions_the_memory_stays_within_the_context(
-    tiny: tuple[Any, Any], kept_share: float, keep_dialogue: bool, monkeypatch: pytest.MonkeyPatch
+    tiny: tuple[Any, Any], kept_share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = 160
-    viewer = viewer_of(
-        *tiny, context_tokens=context, kept_share=kept_share, keep_dialogue=keep_dialogue, answer_tokens=4
-    )
+    viewer = viewer_of(*tiny, context_tokens=context, kept_share=kept_share, answer_tokens=4)
     largest = 0
     run = Memory._run
 
@@ -421,8 +371,7 @@ def test_unchanged_cells_are_not_sent_again_and_changed_ones_are(tiny: tuple[Any
     changed = _still(2, [place], brightness=255)
     fed = see(viewer, changed, cells)
     assert (fed.sent, fed.held) == (1, 7)
-    entry = viewer.memory.entries[-1]
-    assert isinstance(entry, FrameEntry)
+    entry = viewer.memory.frames[-1]
     assert (int(entry.block.cells.rows[0]), int(entry.block.cells.columns[0])) == place
     whole = viewer.see(_still(3, [place], brightness=255), patches_of(_still(3)))
     assert (whole.sent, whole.held) == (12, 8)
@@ -430,32 +379,27 @@ def test_unchanged_cells_are_not_sent_again_and_changed_ones_are(tiny: tuple[Any
 
 def test_others_take_the_places_of_cells_that_are_held(tiny: tuple[Any, Any]) -> None:
     """Of a scene that rests everything is shown in the end, best first, and nothing twice."""
-    viewer = viewer_of(*tiny, fill=True)
+    viewer = viewer_of(*tiny, fills=True)
     relevance = np.linspace(1, 0, 20, dtype=np.float32).reshape(HW)
     cells = Cells.whole(HW).take(np.arange(8, dtype=np.int32))
     fed = [viewer.see(_still(index), patches_of(_still(index), cells, relevance=relevance)) for index in range(4)]
     assert [(each.sent, each.held) for each in fed] == [(8, 0), (8, 8), (4, 8), (0, 8)]
-    places = [
-        (entry.block.cells.rows * HW[1] + entry.block.cells.columns).tolist()
-        for entry in viewer.memory.entries
-        if isinstance(entry, FrameEntry)
-    ]
+    places = [(entry.block.cells.rows * HW[1] + entry.block.cells.columns).tolist() for entry in viewer.memory.frames]
     assert places == [[*range(8)], [*range(8, 16)], [*range(16, 20)]]
 
 
 @pytest.mark.parametrize("media", ["image", "video"])
 def test_no_frame_costs_more_than_its_budget(tiny: tuple[Any, Any], media: str) -> None:
     """Whatever is held, dropped by a rebuild, or shown coarsely before."""
-    viewer = viewer_of(*tiny, fill=True, context_tokens=90, answer_tokens=1, refresh="keyframe", media=media)
+    viewer = viewer_of(*tiny, fills=True, context_tokens=90, answer_tokens=1, media=media)
     rebuilt = 0
     for index in range(40):
         draw = np.random.default_rng(index)
         cells = some_cells(HW, 10, seed=index // 3)
         cells.level[-1] = 1
-        keyframe = {"keyframe": True, "refresh_reason": "interval"} if index % 9 == 8 else {}
         frame = _still(index, [(int(draw.integers(4)), int(draw.integers(5)))], brightness=int(draw.integers(0, 256)))
         relevance = draw.random(HW, np.float32)
-        fed = viewer.see(frame, patches_of(frame, cells.in_reading_order(), relevance=relevance, **keyframe))
+        fed = viewer.see(frame, patches_of(frame, cells.in_reading_order(), relevance=relevance))
         rebuilt += fed.rebuilt is not None
         assert fed.error is None and fed.sent <= 10
     assert rebuilt > 3
@@ -467,12 +411,13 @@ def test_with_novelty_off_everything_is_sent(tiny: tuple[Any, Any]) -> None:
 
 
 def test_what_a_rebuild_dropped_is_sent_again_and_what_it_kept_is_not(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, context_tokens=100, refresh="keyframe", kept_share=0.16)
+    viewer = viewer_of(*tiny, context_tokens=100, kept_share=0.16)
     cells = some_cells(HW, 16).in_reading_order()
     assert see(viewer, _still(0), cells).sent == 16
-    fed = see(viewer, _still(1), cells, keyframe=True, refresh_reason="interval")
-    kept = [len(entry.block) for entry in viewer.memory.entries if isinstance(entry, FrameEntry)]
-    assert fed.rebuilt == "keyframe" and len(kept) == 2 and 0 < kept[0] < 16
+    viewer._rebuild(viewer._kept_most, "budget")
+    fed = see(viewer, _still(1), cells)
+    kept = [len(entry.block) for entry in viewer.memory.frames]
+    assert len(kept) == 2 and 0 < kept[0] < 16
     assert (fed.sent, fed.held) == (kept[1], kept[0]) == (16 - kept[0], kept[0])
 
 
@@ -480,7 +425,7 @@ def test_what_a_rebuild_dropped_is_sent_again_and_what_it_kept_is_not(tiny: tupl
 def test_what_the_memory_shows_of_a_chosen_cell_is_how_it_looks_now(tiny: tuple[Any, Any], seed: int) -> None:
     """Whatever is sent, held, dropped and rebuilt: the newest token of a place was taken from what is there now."""
     draw = np.random.default_rng(seed)
-    viewer = viewer_of(*tiny, context_tokens=90, half_life_seconds=1000.0, refresh="keyframe")
+    viewer = viewer_of(*tiny, context_tokens=90, half_life_seconds=1000.0)
     tiles = draw.integers(0, 256, (3, *HW))
     state = np.zeros(HW, int)
     pictures, rebuilds = [], 0
@@ -490,18 +435,15 @@ def test_what_the_memory_shows_of_a_chosen_cell_is_how_it_looks_now(tiny: tuple[
         pictures.append(greys)
         frame = _frame(index, np.repeat(greys.repeat(32, 0).repeat(32, 1)[..., None], 3, axis=2).astype(np.uint8))
         cells = some_cells(HW, 9, seed=100 * seed + index)
-        reason = "interval" if draw.random() < 0.15 else None
-        shown = patches_of(frame, cells, keyframe=reason is not None, refresh_reason=reason)
-        rebuilds += viewer.see(frame, shown).rebuilt is not None
+        rebuilds += viewer.see(frame, patches_of(frame, cells)).rebuilt is not None
         newest = np.full(HW, -1)
-        for entry in viewer.memory.entries:
-            if isinstance(entry, FrameEntry):
-                newest[entry.block.cells.rows, entry.block.cells.columns] = entry.frame_index
+        for entry in viewer.memory.frames:
+            newest[entry.block.cells.rows, entry.block.cells.columns] = entry.frame_index
         for row, column in zip(cells.rows, cells.columns, strict=True):
             assert newest[row, column] >= 0, (index, row, column)
             was = int(pictures[newest[row, column]][row, column])
             assert abs(was - int(greys[row, column])) < 12, (index, row, column)
-    assert rebuilds > 3
+    assert rebuilds >= 3
 
 
 # ---- what breaks off, and what cannot be
@@ -533,11 +475,11 @@ def test_a_frame_that_breaks_off_leaves_the_memory_as_it_was(
 
 
 @EVERY_FAMILY
-@pytest.mark.parametrize(("failure", "keep_dialogue"), [(RuntimeError("no more"), False), (KeyboardInterrupt(), True)])
+@pytest.mark.parametrize("failure", [RuntimeError("no more"), KeyboardInterrupt()])
 def test_a_question_that_breaks_off_leaves_the_memory_as_it_was(
-    tiny: tuple[Any, Any], failure: BaseException, keep_dialogue: bool, monkeypatch: Any
+    tiny: tuple[Any, Any], failure: BaseException, monkeypatch: Any
 ) -> None:
-    viewer = viewer_of(*tiny, keep_dialogue=keep_dialogue)
+    viewer = viewer_of(*tiny)
     for shown in _shown(2):
         viewer.see(*shown)
     with _untouched(viewer):
@@ -553,12 +495,12 @@ def test_a_question_that_breaks_off_leaves_the_memory_as_it_was(
 def test_after_a_rebuild_that_breaks_off_the_model_is_shown_everything_again(
     tiny: tuple[Any, Any], monkeypatch: Any
 ) -> None:
-    viewer = viewer_of(*tiny, refresh="keyframe", context_tokens=160, kept_share=0.125)
+    viewer = viewer_of(*tiny, context_tokens=160, kept_share=0.125)
     see(viewer, _still(0))
     with monkeypatch.context() as patched:
         patched.setattr(tiny[0].model.language_model.layers[2].mlp, "forward", _raising(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
-            see(viewer, _still(1), keyframe=True, refresh_reason="interval")
+            viewer._rebuild(viewer._kept_most, "budget")
     fed = see(viewer, _still(2))
     assert viewer.memory.visual_tokens >= 20 and fed.sent + fed.held == 20
     assert viewer.ask(QUESTION).visual_tokens >= 20
@@ -658,29 +600,26 @@ def test_more_cells_than_the_context_holds_are_refused_and_the_stream_goes_on(
     assert sent >= 5 and viewer.ask(QUESTION).frame_index == 5
 
 
-@pytest.mark.parametrize(("refresh", "media"), [("budget", "video"), ("cut", "image"), ("keyframe", "video")])
-def test_frames_of_another_size_go_on_in_the_same_memory(
-    tiny: tuple[Any, Any], bench: Bench, refresh: str, media: str
-) -> None:
-    viewer = viewer_of(*tiny, refresh=refresh, media=media)
+@pytest.mark.parametrize("media", ["video", "image"])
+def test_frames_of_another_size_go_on_in_the_same_memory(tiny: tuple[Any, Any], bench: Bench, media: str) -> None:
+    viewer = viewer_of(*tiny, media=media)
     for at, size in enumerate([SIZE, SIZE, SIZE, (96, 64), (96, 64), (96, 64), SIZE]):
         changed = at in (3, 6)
         reason = "size" if changed else None
         see(viewer, _frame(at, size=size), keyframe=changed or at == 0, refresh_reason=reason)
     viewer.ask(QUESTION)
-    grids = [entry.block.cells.grid_hw for entry in viewer.memory.entries if isinstance(entry, FrameEntry)]
+    grids = [entry.block.cells.grid_hw for entry in viewer.memory.frames]
     assert grids[0] == HW and (2, 3) in grids and grids[-1] == HW
     _assert_same(viewer.memory, _at_once(viewer, bench), bench)
 
 
 @pytest.mark.parametrize("media", ["image", "video"])
-@pytest.mark.parametrize("refresh", ["budget", "cut"])
-def test_after_a_cut_everything_is_sent(tiny: tuple[Any, Any], refresh: str, media: str) -> None:
-    viewer = viewer_of(*tiny, refresh=refresh, media=media, context_tokens=160, kept_share=0.125)
+def test_after_a_cut_everything_is_sent(tiny: tuple[Any, Any], media: str) -> None:
+    viewer = viewer_of(*tiny, media=media, context_tokens=160, kept_share=0.125)
     for index in range(3):
         see(viewer, _still(index))
     fed = see(viewer, _still(3), keyframe=True, refresh_reason="cut")
-    assert fed.rebuilt == (None if refresh == "budget" else "cut")
+    assert fed.rebuilt == "cut"
     if media == "video":
         fed = see(viewer, _still(4))
     assert fed.sent == 20

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -37,7 +38,7 @@ from arr_stream.errors import (
 from arr_stream.patch_set import Answer
 from arr_stream.plain_text import AnswerText, PlainText, plain
 from arr_stream.types import Frame
-from arr_stream.vlm.server import ServerViewer
+from arr_stream.vlm.server import ServerViewer, chat
 from arr_stream.vlm.server.chat import ChatServer
 from arr_stream.vlm.server.endpoint import Endpoint
 from arr_stream.vlm.server.packing import pack
@@ -69,8 +70,9 @@ def frame_at(index: int, size_wh: tuple[int, int] = (320, 256)) -> Frame:
 def viewer(
     url: str, *, frames: int = 1, size_wh: tuple[int, int] = (320, 256), **changes: Any
 ) -> Iterator[ServerViewer]:
-    settings = {"model": "m", "timeout_seconds": 5.0, "retries": 0} | changes
-    watching = ServerViewer(VlmSettings(endpoint=url, **settings))
+    settings = {"model": "m", "timeout_seconds": 5.0} | changes
+    with patch.object(chat, "RETRIES", settings.pop("retries", 0)):
+        watching = ServerViewer(VlmSettings(endpoint=url, **settings))
     try:
         for index in range(frames):
             frame = frame_at(index, size_wh)

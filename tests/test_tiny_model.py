@@ -105,7 +105,7 @@ def test_every_word_that_can_be_asked_is_taught(tiny: LoadedModel) -> None:
 
 
 def test_it_is_not_quantised(refused: Refused) -> None:
-    refused(InvalidSetting.exit_code, "the tiny model", "ask", SHAPES, QUESTION, "--set", "vlm.quantize=int4")
+    refused(InvalidSetting.exit_code, "the tiny model", "ask", SHAPES, QUESTION, "--set", "vlm.dtype=int4")
 
 
 def test_a_named_model_stays(tiny: LoadedModel) -> None:

@@ -146,7 +146,7 @@ def near(settings: Settings) -> QwenViewer:
 
 def far(server: VllmServer, settings: Settings) -> CarryingViewer:
     endpoint = Endpoint.parse(server.address, "OPENAI_API_KEY")
-    chat = ChatServer(endpoint, "tiny", timeout_seconds=60, retries=0)
+    chat = ChatServer(endpoint, "tiny", timeout_seconds=60)
     chat.close()  # It is not asked by itself here.
     return CarryingViewer(chat, settings)
 
@@ -400,7 +400,7 @@ def test_a_stock_server_gets_crops_and_a_changed_one_is_noticed(tmp_path_factory
     folder, port = tmp_path_factory.mktemp("vllm"), free_port()
     frames = [Frame(index, index / 2, drawn(index)) for index in range(12)]
     with started(folder / "first", *PLUGIN, port=port) as server:
-        viewer = make_viewer(settings_of(server, retries=0))
+        viewer = make_viewer(settings_of(server))
         for frame in frames[:3]:
             viewer.see(frame, patches_of(frame, some(20, frame.index)))
         assert "true places" in (viewer.ask(QUESTION).note or "")
@@ -415,7 +415,7 @@ def test_a_stock_server_gets_crops_and_a_changed_one_is_noticed(tmp_path_factory
         with pytest.raises(Exception, match="took cells for whole pictures"):
             viewer.ask(QUESTION)
         viewer.close()
-        viewer = make_viewer(settings_of(server, retries=0))
+        viewer = make_viewer(settings_of(server))
         viewer.see(frames[0], patches_of(frames[0], some(20)))
         assert "crops" in (viewer.ask(QUESTION).note or "")
         viewer.close()

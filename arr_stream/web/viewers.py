@@ -16,7 +16,7 @@ from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 if TYPE_CHECKING:
     from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 
-_OF_THE_PROCESS = ("model", "endpoint", "device", "dtype", "quantize", "key_variable")
+_OF_THE_PROCESS = ("model", "endpoint", "device", "dtype", "key_variable")
 """Settings that presets do not change: the model, its endpoint and its device."""
 
 _LOOK_SECONDS = 0.1

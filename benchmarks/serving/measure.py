@@ -310,7 +310,7 @@ def _watched(server: VllmServer, story: Any, question: str, truth: str) -> Call:
     settings = Settings().with_values(
         {"vlm.endpoint": server.address, "vlm.model": "tiny", "selection.budget": str(tokens), "vlm.answer_tokens": 6}
     )
-    chat = ChatServer(Endpoint.parse(server.address, "OPENAI_API_KEY"), "tiny", timeout_seconds=60, retries=0)
+    chat = ChatServer(Endpoint.parse(server.address, "OPENAI_API_KEY"), "tiny", timeout_seconds=60)
     viewer = CarryingViewer(chat, settings)
     try:
         asked = {len(story.frames) - 1: [question]}

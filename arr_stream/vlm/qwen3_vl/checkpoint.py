@@ -58,7 +58,7 @@ _Deviation = Annotated[FiniteFloat, Field(gt=0)]
 _COPY_AGAIN = "copy it again from where it came, or delete it and fetch the model with models.download=true"
 _CHOOSE = "choose a Qwen3-VL or Qwen3.5 with its vision tower, such as Qwen/Qwen3-VL-2B-Instruct"
 _TOWER = "model.visual."
-_UNQUANTISED = "choose the same model unquantised, and vlm.quantize=int8 or int4"
+_UNQUANTISED = "choose the same model unquantised, with vlm.dtype=int8 or int4"
 
 
 class _PixelStatistics(BaseModel):

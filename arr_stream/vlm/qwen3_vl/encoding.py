@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from arr_stream.errors import NothingChosen
-from arr_stream.types import ByteArray, FloatArray, IntArray
+from arr_stream.types import ByteArray, FloatArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows
 from arr_stream.vlm.qwen3_vl.places import token_positions
@@ -48,16 +48,6 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.cells)
-
-    @property
-    def score(self) -> FloatArray:
-        """Relevance of each token, `[K]`."""
-        return self.cells.score
-
-    @property
-    def level(self) -> IntArray:
-        """Level of detail of each token, `[K]`."""
-        return self.cells.level
 
     def positions(self, start: float) -> Tensor:
         """Return time, row and column of every token of a block that starts at `start`; `[3, K]` float32."""

@@ -30,6 +30,8 @@ CELLS = 1024
 """Cells of the picture in the memory estimate: the largest grid of the default settings."""
 INT4_BLOCK = 64
 """Numbers that share one float32 scale in bitsandbytes' 4-bit format (its default)."""
+QUANTISED = ("int8", "int4")
+"""Values of `vlm.dtype` that quantise the linear layers of the language model."""
 _NO_LIMIT = 1 << 60
 _LINEAR = re.compile(r"model\.language_model\.layers\.(?!.*\.experts\.).*(_proj|\.in_proj_(qkv|z))\.weight")
 _SKIP = ["model.visual", "lm_head", "in_proj_a", "in_proj_b", "shared_expert_gate"]
@@ -74,7 +76,7 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
     """Load the model that `vlm.model` names, or the tiny one, if it fits into memory together with a full context.
 
     Raises:
-        InvalidSetting: `vlm.model` is empty, or the settings quantise the tiny model.
+        InvalidSetting: `vlm.model` is empty, or `vlm.dtype` quantises the tiny model.
         BackendUnavailable: A package, the folder or the weights are missing, or CUDA is.
         FetchFailed: The download failed.
         ModelUnsupported: Not a model, another architecture, another tokenizer, or an unsupported transformers.
@@ -87,7 +89,7 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
         return load_shipped(settings)
     use_transformers()
     device = pick_vlm_device(settings.device)
-    _need_packages(settings.quantize, device)
+    _need_packages(settings.dtype, device)
     checkpoint = read_checkpoint(locate(settings.model, models), settings.model)
     dtype = pick_dtype(checkpoint, settings.dtype, device)
     needed, free = memory_need(checkpoint, dtype, settings), free_bytes(device)
@@ -95,19 +97,19 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
         parts = ", ".join(f"{name} {_size(size)}" for name, size in needed.items())
         raise ModelTooLarge(
             f"{checkpoint.name} needs {_size(total)} ({parts}) and {_size(free)} are free",
-            remedy="choose a smaller model, vlm.dtype=bfloat16, vlm.quantize=int8, or fewer tokens with "
+            remedy="choose a smaller model, vlm.dtype=bfloat16 or int8, or fewer tokens with "
             "--set vlm.context_tokens=N",
         )
     tokenizer, of_torch = _tokenizer(checkpoint), getattr(torch, dtype)
-    model = _model(checkpoint, settings.quantize, device, of_torch)
+    model = _model(checkpoint, quantisation(settings), device, of_torch)
     return LoadedModel(checkpoint.name, model, tokenizer, checkpoint.normalisation, device, of_torch)
 
 
-def _need_packages(quantize: str, device: torch.device) -> None:
-    if quantize != "none":
-        need("bitsandbytes", f"vlm.quantize={quantize}")
-    if quantize != "none" or device.type != "cpu":
-        need("accelerate", "loading quantised" if quantize != "none" else "loading to a GPU")
+def _need_packages(dtype: str, device: torch.device) -> None:
+    if dtype in QUANTISED:
+        need("bitsandbytes", f"vlm.dtype={dtype}")
+    if dtype in QUANTISED or device.type != "cpu":
+        need("accelerate", "loading quantised" if dtype in QUANTISED else "loading to a GPU")
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:
@@ -138,11 +140,11 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:
     return tokenizer
 
 
-def _model(checkpoint: Checkpoint, quantize: str, device: torch.device, dtype: torch.dtype) -> Any:
+def _model(checkpoint: Checkpoint, quantize: str | None, device: torch.device, dtype: torch.dtype) -> Any:
     options: dict[str, Any] = {}
-    if quantize != "none":
+    if quantize is not None:
         options["quantization_config"] = _quantization(quantize, dtype)
-    if quantize != "none" or device.type != "cpu":
+    if quantize is not None or device.type != "cpu":
         options["device_map"] = {"": device}
     # Typed as giving a model alone, without what it has to say.
     from_pretrained: Any = checkpoint.family.class_of("ForConditionalGeneration").from_pretrained
@@ -161,7 +163,7 @@ def _model(checkpoint: Checkpoint, quantize: str, device: torch.device, dtype: t
     except (MemoryError, torch.OutOfMemoryError) as exc:
         raise ModelTooLarge(
             f"{checkpoint.name}: memory ran out while it was loaded",
-            remedy="choose a smaller model, vlm.dtype=bfloat16 or vlm.quantize=int8, or close what else runs",
+            remedy="choose a smaller model, vlm.dtype=bfloat16 or int8, or close other programs",
         ) from exc
     except Exception as exc:  # transformers passes on the errors of every layer below it.
         raise WeightsInvalid(
@@ -175,7 +177,7 @@ def _model(checkpoint: Checkpoint, quantize: str, device: torch.device, dtype: t
                 remedy=_OTHER_COPY,
             )
     model.requires_grad_(False).eval()
-    if quantize != "none":
+    if quantize is not None:
         _check_saved_finite(checkpoint)
     _check_finite(checkpoint, model)
     return model
@@ -228,11 +230,11 @@ def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> di
     Args:
         checkpoint: The model.
         dtype: Torch's name of the type.
-        settings: `context_tokens` and `quantize` are read.
+        settings: `context_tokens` and `dtype` are read.
     """
     size = int(getattr(torch, dtype).itemsize)
     text = checkpoint.config.text_config
-    weights = sum(_kept_bytes(key, entry, size, settings.quantize) for key, entry in checkpoint.tensors.items())
+    weights = sum(_kept_bytes(key, entry, size, quantisation(settings)) for key, entry in checkpoint.tensors.items())
     kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
     linear = kinds.count("linear_attention")
     per_token = 2 * (len(kinds) - linear) * text.num_key_value_heads * text.head_dim * size
@@ -256,10 +258,15 @@ def pick_vlm_device(setting: str) -> torch.device:
 
 
 def pick_dtype(checkpoint: Checkpoint, setting: str, device: torch.device) -> str:
-    """Return torch's name of the type to run in: as requested, else float32 on a CPU and the saved type elsewhere."""
-    if setting != "auto":
+    """Return torch's name of the type to compute in: as requested, else float32 on a CPU, the saved type elsewhere."""
+    if setting not in ("auto", *QUANTISED):
         return setting
     return "float32" if device.type == "cpu" else checkpoint.saved_dtype
+
+
+def quantisation(settings: VlmSettings) -> str | None:
+    """Return `int8` or `int4` if the settings quantise the model, else None."""
+    return settings.dtype if settings.dtype in QUANTISED else None
 
 
 def is_quantized(key: str, entry: Entry) -> bool:
@@ -267,8 +274,8 @@ def is_quantized(key: str, entry: Entry) -> bool:
     return _LINEAR.fullmatch(key) is not None and len(entry.shape) == 2
 
 
-def _kept_bytes(key: str, entry: Entry, size: int, quantize: str) -> int:
-    if quantize == "none" or not is_quantized(key, entry):
+def _kept_bytes(key: str, entry: Entry, size: int, quantize: str | None) -> int:
+    if quantize is None or not is_quantized(key, entry):
         return entry.elements * size
     if quantize == "int8":
         return entry.elements + 4 * entry.shape[0]  # one float32 scale a row

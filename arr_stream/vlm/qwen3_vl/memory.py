@@ -1,6 +1,6 @@
 """The model's memory: one growing KV cache at true positions.
 
-Frames and dialogue are appended; a question is read on top and rolled back. Attention is causal, so appending piece by
+Frames are appended; a question is read on top and rolled back. Attention is causal, so appending piece by
 piece equals one pass over all of it. When the context is full, the memory is rebuilt from kept features: eviction from
 the cache itself would leave traces of the evicted tokens in the remaining ones.
 """
@@ -42,8 +42,8 @@ class Memory:
         instruction: The system prompt.
 
     Attributes:
-        entries: Frames and dialogue, in order.
-        places: For each entry, the offset of its first cell in the cache; -1 for text.
+        frames: The frames, in order.
+        places: For each frame, the offset of its first cell in the cache.
     """
 
     def __init__(self, adapter: Adapter, prompt: Prompt, instruction: str = "") -> None:
@@ -54,7 +54,7 @@ class Memory:
 
     def restart(self) -> None:
         """Forget everything but the opening."""
-        self.entries: list[Entry] = []
+        self.frames: list[FrameEntry] = []
         self.places: list[int] = []
         self.position = 0.0
         self._cache = self.adapter.new_cache()
@@ -72,11 +72,6 @@ class Memory:
         return len(self._opening)
 
     @property
-    def frames(self) -> list[FrameEntry]:
-        """The blocks among the entries."""
-        return [entry for entry in self.entries if isinstance(entry, FrameEntry)]
-
-    @property
     def visual_tokens(self) -> int:
         """Cells in the cache."""
         return sum(len(seen.block) for seen in self.frames)
@@ -92,21 +87,21 @@ class Memory:
 
     @torch.inference_mode()
     def append(self, entries: Sequence[Entry]) -> Tensor:
-        """Append frames and dialogue, in order, in as few passes as fit; return the last hidden state, `[D]`."""
+        """Append frames and text, in order, in as few passes as fit; return the last hidden state, `[D]`."""
         stretches = [] if self._started else [self._text(self._opening, self.position)]
         position = stretches[-1].positions[0, -1].item() + 1 if stretches else self.position
         places = []
         offset = self.tokens + sum(len(stretch.ids) for stretch in stretches)
         for entry in entries:
             stretch = self._stretch(entry, position)
-            places.append(offset + stretch.blocks[0][0] if stretch.blocks else -1)
+            places += [offset + start for start, _ in stretch.blocks]
             position = stretch.positions[0, -1].item() + 1
             offset += len(stretch.ids)
             stretches.append(stretch)
         with self._rolled_back(on_success=False):
             hidden = self._run(stretches)
         self._started = True
-        self.entries += entries
+        self.frames += [entry for entry in entries if isinstance(entry, FrameEntry)]
         self.places += places
         self.position = position
         return hidden

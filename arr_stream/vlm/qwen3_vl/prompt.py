@@ -64,11 +64,6 @@ class Prompt:
         return [*self.text(question), *self._end_of_turn, *self._turn("assistant", ""), *self._answer_start]
 
     @cached_property
-    def next_turn(self) -> list[int]:
-        """Tokens between the end of an answer and the next frame or question."""
-        return [*self._end_of_turn, *self._turn("user", "")]
-
-    @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Tokens that end an answer."""
         names = ("<|im_end|>", "<|endoftext|>")

@@ -130,7 +130,7 @@ class SentCells:
         A cell that lost some of its quarters gets another number, since quarters are summed: four times `8 * frame` is
         whole.
         """
-        views = [8 * (seen.frame_index + 1) + seen.block.level - FINER for seen in self._memory.frames]
+        views = [8 * (seen.frame_index + 1) + seen.block.cells.level - FINER for seen in self._memory.frames]
         return self._map(views, np.int32)
 
     def _map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:

@@ -15,7 +15,7 @@ from arr_stream.config import VlmSettings
 from arr_stream.errors import InvalidSetting
 from arr_stream.vlm import TINY_LIMITS
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
-from arr_stream.vlm.qwen3_vl.loading import LoadedModel, pick_vlm_device
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel, pick_vlm_device, quantisation
 from arr_stream.vlm.qwen3_vl.network import Network
 from arr_stream.weights import load_state_dict
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
@@ -30,10 +30,8 @@ def load_shipped(settings: VlmSettings) -> LoadedModel:
         InvalidSetting: The settings ask for quantisation.
         BackendUnavailable, WeightsInvalid: Its files are missing or damaged, or the device does not exist.
     """
-    if settings.quantize != "none":
-        raise InvalidSetting(
-            f"vlm.quantize={settings.quantize} with the tiny model, which is 12 MB", remedy="leave it out"
-        )
+    if quantisation(settings):
+        raise InvalidSetting(f"vlm.dtype={settings.dtype} with the tiny model, which is 12 MB", remedy="leave it out")
     folder, device = shipped_folder(TINY_QWEN), pick_vlm_device(settings.device)
     config = _read(folder / "config.json")
     dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)

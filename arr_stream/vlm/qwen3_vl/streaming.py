@@ -21,7 +21,7 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
-from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, SeenBlock, SeenMemory, survivors
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SeenBlock, SeenMemory, survivors
 from arr_stream.vlm.qwen3_vl.sent_cells import SentCells
 from arr_stream.vlm.viewer import OnText, Stop
 
@@ -84,6 +84,7 @@ class StreamingViewer(ABC):
         attention: See `Viewer.attention`.
         kept_share: Share of the context that a rebuilt memory fills at most.
         half_life_seconds: Age at which a cell counts half in a rebuild.
+        fills: The next best cells take the places of chosen cells that the model holds.
     """
 
     kept_share = 0.5
@@ -95,8 +96,7 @@ class StreamingViewer(ABC):
         self._settings = settings.vlm
         self._novelty = settings.selection.novelty
         self._per_second = settings.selection.per_second
-        self._fills = settings.vlm.fill and self._novelty != "off" and not self._per_second
-        self._fills &= settings.vlm.mode != "weight"
+        self.fills = self._novelty != "off" and not self._per_second and settings.vlm.mode != "weight"
         self.memory = memory
         self._lock = threading.RLock()
         self._tally = Tally()
@@ -173,7 +173,7 @@ class StreamingViewer(ABC):
         return self._last
 
     def _refresh_if_due(self, patches: PatchSet, shown: ChosenFrame) -> None:
-        """Flush the waiting frame before another frame size or scene; rebuild when the refresh schedule says so."""
+        """Flush the waiting frame before another frame size or scene; rebuild at a cut and every `refresh_seconds`."""
         size = self._last is not None and self._last.grid != shown.grid
         cut = patches.refresh_reason == "cut"
         period = self._settings.refresh_seconds
@@ -183,10 +183,8 @@ class StreamingViewer(ABC):
         if self._sent_cells is None or size or cut or again:
             self._sent_cells = SentCells(self.memory, shown.grid, since=shown.index)
             self._refreshed_seconds = shown.seconds
-        keyframe = patches.keyframe and self._settings.refresh == "keyframe"
-        if (cut and self._settings.refresh != "budget") or keyframe or again:
-            self._flush()
-            self._rebuild(self._kept_most, "cut" if cut else "keyframe" if keyframe else "period")
+        if cut or again:
+            self._rebuild(self._kept_most, "cut" if cut else "period")
 
     def _flush(self) -> None:
         """Take a waiting frame without its partner; an error is recorded, so that the next frame can follow."""
@@ -249,7 +247,7 @@ class StreamingViewer(ABC):
         last = frames[-1]
         new = self._new(picked, last)
         held, spare = len(picked) - len(new), self._budget(frames) - len(new)
-        if not self._fills or spare < 1:
+        if not self.fills or spare < 1:
             return new, held
         more = self._next_best(picked, spare, frames)
         return (merged([new, self._new(more, last)]) if len(more) else new), held
@@ -305,10 +303,10 @@ class StreamingViewer(ABC):
         return self._cost(0, seen.grid, seen.seconds)
 
     def _rebuild(self, capacity: int, reason: str) -> None:
-        """Rebuild the memory from kept features, within `capacity` tokens; do nothing if every entry fits."""
+        """Rebuild the memory from kept features, within `capacity` tokens; do nothing if every frame fits."""
         room = capacity - self.memory.opening_tokens
-        kept = survivors(self.memory.entries, room, self._overhead, self.half_life_seconds)
-        if [id(entry) for entry in kept] == [id(entry) for entry in self.memory.entries]:
+        kept = survivors(self.memory.frames, room, self._overhead, self.half_life_seconds)
+        if [id(entry) for entry in kept] == [id(entry) for entry in self.memory.frames]:
             return
         self._tally.rebuilt = reason
         with self._sent_cells.through_rebuild() if self._sent_cells is not None else nullcontext():
@@ -316,7 +314,7 @@ class StreamingViewer(ABC):
             self.memory.restart()
             self._append(kept)
 
-    def _append(self, entries: Sequence[Entry]) -> None:
+    def _append(self, entries: Sequence[FrameEntry]) -> None:
         started = time.perf_counter()
         self.memory.append(entries)
         self._settle()

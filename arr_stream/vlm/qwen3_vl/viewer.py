@@ -24,7 +24,7 @@ from arr_stream.vlm.qwen3_vl.decoding import (
     respond,
 )
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder
-from arr_stream.vlm.qwen3_vl.entries import FrameEntry, TextEntry
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
@@ -64,7 +64,7 @@ class QwenViewer(StreamingViewer):
         return len(before) + cells + len(self._prompt.after_cells)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; the memory is unchanged, unless the settings keep the dialogue. See `Viewer.ask`.
+        """Answer a question; the memory is unchanged. See `Viewer.ask`.
 
         Raises:
             NothingChosen: No frame was shown yet.
@@ -90,8 +90,6 @@ class QwenViewer(StreamingViewer):
                 stop=stop,
             )
             answer = self._answer(question, ids, response, gatherer.mean.numpy(), last)
-            if self._settings.keep_dialogue:
-                self._keep(TextEntry((*ids, *response.ids, *self._prompt.next_turn)))
             return answer if self._tally == Tally() else replace(answer, fed=self._fed(last.index))
 
     def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
@@ -107,18 +105,11 @@ class QwenViewer(StreamingViewer):
             ids = [self._prompt.text(answer) for answer in answers]
             return tuple(each.log for each in likelihoods(self.memory, self._prompt.question(question), ids))
 
-    def _keep(self, said: TextEntry) -> None:
-        cost = self.memory.cost([said])
-        if self.memory.tokens + cost > self.context_tokens:
-            self._rebuild(min(self._kept_most, self.context_tokens - cost), "dialogue")
-        self._append([said])
-
     def _answer(
         self, question: str, ids: list[int], response: Response, attention: FloatArray, last: ChosenFrame
     ) -> Answer:
-        places = [place for place in self.memory.places if place >= 0]
         seen = self.memory.frames
-        shares = [attention[at : at + len(entry.block)] for at, entry in zip(places, seen, strict=True)]
+        shares = [attention[at : at + len(entry.block)] for at, entry in zip(self.memory.places, seen, strict=True)]
         self.attention = self._map(shares, last)
         cells, frames = _cells_attended(seen, shares)
         return Answer(
@@ -164,7 +155,7 @@ class QwenViewer(StreamingViewer):
             torch.cuda.empty_cache()
             raise ModelTooLarge(
                 f"{self.name}: out of memory on {self._adapter.device}",
-                remedy="lower vlm.context_tokens or --budget, or choose vlm.dtype=bfloat16 or vlm.quantize=int8",
+                remedy="lower vlm.context_tokens or --budget, or choose vlm.dtype=bfloat16 or int8",
             ) from exc
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery
 from arr_stream.patch_set import Answer
-from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
+from arr_stream.types import ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells
 from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
-from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent
 from arr_stream.vlm.qwen3_vl.prompt import Media, time_text
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer, Tally
@@ -51,18 +51,6 @@ class SentBlock:
     def __len__(self) -> int:
         return len(self.cells)
 
-    @property
-    def score(self) -> FloatArray:
-        return self.cells.score
-
-    @property
-    def level(self) -> IntArray:
-        return self.cells.level
-
-    @property
-    def sizes(self) -> FloatArray:
-        return np.ones(len(self), np.float32)
-
     def take(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SentBlock:
         """Return the tokens that the mask keeps."""
         return SentBlock(self.cells.take(keep), self.pictures[keep])
@@ -90,15 +78,11 @@ class Conversation:
     def __init__(self, instruction: str, context_tokens: int) -> None:
         self.instruction = instruction
         self._context_tokens = context_tokens
-        self.entries: list[Entry] = []
-
-    @property
-    def frames(self) -> list[FrameEntry]:
-        return [entry for entry in self.entries if isinstance(entry, FrameEntry)]
+        self.frames: list[FrameEntry] = []
 
     @property
     def tokens(self) -> int:
-        return self.opening_tokens + self.cost(self.entries)
+        return self.opening_tokens + self.cost(self.frames)
 
     @property
     def opening_tokens(self) -> int:
@@ -113,9 +97,8 @@ class Conversation:
         """0: the KV cache is the server's."""
         return 0
 
-    def cost(self, entries: Sequence[Entry]) -> int:
-        frames = [entry for entry in entries if isinstance(entry, FrameEntry)]
-        return sum(self.counted(len(seen.block), seen.grid, seen.seconds, seen.media) for seen in frames)
+    def cost(self, entries: Sequence[FrameEntry]) -> int:
+        return sum(self.counted(len(seen.block), seen.grid, seen.seconds, seen.media) for seen in entries)
 
     def counted(self, cells: int, grid: Grid, seconds: float, media: Media) -> int:
         """Return the tokens that a picture counts as."""
@@ -123,11 +106,11 @@ class Conversation:
         least = max(extent / (POSITIONS_PER_TOKEN - 1), self._context_tokens / _MOST_PICTURES)
         return max(_picture_tokens(cells, seconds, media), math.ceil(least))
 
-    def append(self, entries: Sequence[Entry]) -> None:
-        self.entries += entries
+    def append(self, entries: Sequence[FrameEntry]) -> None:
+        self.frames += entries
 
     def restart(self) -> None:
-        self.entries = []
+        self.frames = []
 
     def most_tokens(self, question: str) -> int:
         """Return an upper bound of a cell-placing server's prompt tokens: a text has no more tokens than bytes."""

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 Finish = Literal["stop", "length", "cancelled", "failed"]
 
+RETRIES = 2
+"""Further attempts if the server cannot be reached, is busy or has an internal error. openai's client makes them; it
+waits as long as the server asks for, or twice as long each time.
+"""
 MOST_BYTES = 16 * 2**20
 """Longest answer in bytes, protocol overhead included."""
 _POLL_SECONDS = 0.05
@@ -127,25 +131,23 @@ class ChatServer:
         endpoint: Address of the server.
         model: Name of the model there.
         timeout_seconds: Longest wait for a connection and for each further chunk. A question takes at most this long
-            for each attempt that `retries` allows and 16 s for each wait between them, all together.
-        retries: Further attempts if the server cannot be reached, is busy or has an internal error. openai's client
-            makes them, and waits as long as the server asks for, or twice as long each time.
+            for each attempt and 16 s for each wait between them, all together.
 
     Raises:
         BackendUnavailable: `openai` is not installed.
     """
 
-    def __init__(self, endpoint: Endpoint, model: str, *, timeout_seconds: float, retries: int) -> None:
+    def __init__(self, endpoint: Endpoint, model: str, *, timeout_seconds: float) -> None:
         self.endpoint = endpoint
         self.model = model
         self._timeout_seconds = timeout_seconds
-        self._most_seconds = timeout_seconds * (1 + retries) + _PAUSE_SECONDS * retries
+        self._most_seconds = timeout_seconds * (1 + RETRIES) + _PAUSE_SECONDS * RETRIES
         self._refused: frozenset[str] = frozenset()
         self._under_way: set[Future[None]] = set()
         try:
             from anyio.from_thread import start_blocking_portal
 
-            self._client = _client(endpoint, timeout_seconds, retries)
+            self._client = _client(endpoint, timeout_seconds)
         except ImportError as exc:
             raise BackendUnavailable(
                 "a server is asked by way of openai, which is not installed or too old",
@@ -318,7 +320,7 @@ def _count(value: object, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 31 else otherwise
 
 
-def _client(endpoint: Endpoint, timeout_seconds: float, retries: int) -> AsyncOpenAI:
+def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
     import httpx2
     import openai
 
@@ -356,7 +358,7 @@ def _client(endpoint: Endpoint, timeout_seconds: float, retries: int) -> AsyncOp
     return openai.AsyncOpenAI(
         api_key=endpoint.key or "none",
         base_url=endpoint.url,
-        max_retries=retries,
+        max_retries=RETRIES,
         http_client=http_client,
         default_headers={"Accept-Encoding": "identity", **endpoint.headers},
     )

@@ -11,7 +11,7 @@ from arr_stream.errors import ServerFailed
 from arr_stream.plain_text import plain
 from arr_stream.vlm.server.endpoint import Endpoint
 
-TRY_AGAIN = "try again, or raise vlm.timeout_seconds or vlm.retries"
+TRY_AGAIN = "try again, or raise vlm.timeout_seconds"
 _NOT_THIS = "is it an OpenAI-compatible server, and does its address end in /v1?"
 _EXCERPT = 160
 

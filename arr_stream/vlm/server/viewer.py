@@ -71,7 +71,7 @@ class ServerViewer:
 
     Args:
         settings: `endpoint`, `model`, `context_tokens`, `answer_tokens`, `instruction`,
-            `timeout_seconds`, `retries` and `key_variable` are used.
+            `timeout_seconds` and `key_variable` are used.
         budget_tokens: Most visual tokens of the newest frame; None: as many as the chosen cells cost.
         minimum_pixels: The server scales smaller pictures up to this number of pixels.
 
@@ -99,9 +99,7 @@ class ServerViewer:
         self._settings = settings
         self._budget_tokens = budget_tokens
         self._minimum_pixels = minimum_pixels
-        self.server = ChatServer(
-            endpoint, settings.model, timeout_seconds=settings.timeout_seconds, retries=settings.retries
-        )
+        self.server = ChatServer(endpoint, settings.model, timeout_seconds=settings.timeout_seconds)
         self._lock = threading.Lock()
         self._seen: deque[_Seen] = deque()
 
