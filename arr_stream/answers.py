@@ -38,7 +38,7 @@ def most_attended(cells: FloatArray, share: float = TOLD_SHARE, most: int = MOST
 
 
 def model_name(model: str) -> str:
-    """The model's name without the folder that it lies in; what is secret in an address is blanked."""
+    """Return the model's name without its folder; secrets in an address are blanked."""
     if "://" in model:
         return redact_url(model)
     return Path(model).name if model.startswith(("/", "~", ".")) else model

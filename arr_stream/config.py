@@ -326,8 +326,8 @@ class Settings(_Section):
     def for_memory(self) -> Settings:
         """A copy in which cells are chosen by relevance alone.
 
-        What `selection.novelty=skip` leaves out is what a model has that is sent every frame. One that answers is shown
-        a few frames a second, and its memory knows better what it holds.
+        `selection.novelty=skip` assumes a model that is sent every frame. A model that answers questions is sent a few
+        frames a second, and its memory keeps a record of the cells that it holds.
         """
         return self.with_values({"selection.novelty": "mark"}) if self.selection.novelty == "skip" else self
 

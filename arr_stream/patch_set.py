@@ -36,10 +36,10 @@ class Feeding:
         memory_tokens: Tokens of the whole memory afterwards.
         cache_bytes: Size of the key-value cache afterwards.
         vision_ms: Time of the vision tower.
-        prefill_ms: Time of the language model over what was added.
+        prefill_ms: Time of the language model over the added tokens.
         rebuilt: Why the memory was rebuilt: `budget` or `question` (one needed room), `cut` or `period`; None if it was
             not.
-        error: One line where the frame could not be given to the model.
+        error: One line if the model could not take the frame.
         frame_index: The newest frame that this describes; a model that works beside the stream is some frames behind.
     """
 
@@ -54,7 +54,7 @@ class Feeding:
     frame_index: int = 0
 
     def then(self, later: Feeding) -> Feeding:
-        """Both as one: what was added adds up, what stands is the later one's."""
+        """Return both as one: counts and times are summed, sizes are those of the later one."""
         return Feeding(
             frame_index=later.frame_index,
             sent=self.sent + later.sent,
@@ -81,26 +81,26 @@ class Answer:
     """Answer of a model about the frames that it had seen.
 
     Args:
-        question: As it was asked.
-        text: The answer, as far as it came.
+        question: The question's text.
+        text: The answer, complete or cut off.
         frame_index: The newest frame that the model had seen.
         pts_seconds: Presentation time of that frame.
         model: Name of the model.
-        cells: `[N, 5]` float32, what the answer rested on: rectangles in source pixels and the share of the
-            attention in [0, 1] that each got, largest first; empty where the model does not tell.
+        cells: `[N, 5]` float32, cells that the model attended to: rectangles in source pixels and each one's share of
+            the attention in [0, 1], largest first; empty if the model reports no attention.
         cell_frames: `[N]` int32, the frame that each cell was taken from.
         visual_tokens: Tokens of cells in the model's memory.
         prompt_tokens: Tokens of the question, with its markers; for a server, of the whole prompt.
-        cached_tokens: Of them, those that a server had computed before, where it says so.
+        cached_tokens: Prompt tokens that the server had in its cache, if it reports them.
         answer_tokens: Tokens of the answer.
         prefill_ms: Time to the first token.
         decode_ms: Time of all others.
-        memory_tokens: Tokens of the memory that the question was asked of.
+        memory_tokens: Tokens of the memory at the question.
         cache_bytes: Largest size of the key-value cache while it was answered.
-        fed: What was added to the memory, or rebuilt, before the question could be asked; None for nothing.
+        fed: Addition to the memory, or its rebuilding, before the question could be asked; None for none.
         finish: `stop` (the model ended it), `length` (cut at the limit), `cancelled` or `failed`.
         error: One line where it failed.
-        note: What is to be known about the answer, in one line; None for nothing.
+        note: Remark about the answer, in one line; None for none.
     """
 
     question: str
@@ -141,30 +141,31 @@ class PatchSet:
             is one fine cell as four tokens, from the source's own pixels.
         score: `[N]` float32 in [0, 1], descending.
         scorer: `[N]` int32, index into `SCORERS`.
-        query: `[N]` int32, index of the query that wanted the cell most, -1 for none.
+        query: `[N]` int32, index of the query with the highest relevance in the cell, -1 for none.
         carried: `[N]` bool, relevance came along the flow (True) or was computed on this frame (False).
         fresh: `[N]` bool, new to the model or changed since it was last sent (False: the model has it already).
-        confidence: Mean trust in what was carried, in [0, 1].
-        keyframe: A refresh was asked for on this frame.
+        confidence: Mean confidence in the propagated channels, in [0, 1].
+        keyframe: A refresh was requested on this frame.
         refresh_reason: `first`, `interval`, `confidence`, `cut`, `query`, `size` or `retry`; None between refreshes.
-        keyframe_age: Frames since the newest frame whose generation is in use, looks for text between keyframes aside.
+        keyframe_age: Frames since the newest frame whose generation is in use, without text searches between keyframes.
         keyframe_index: Index of that frame, None before the first result.
-        parts: For each part of generation that is in use, the frame it came from and what made it; a part that
-            is missing, because it has not arrived yet or failed, is not there.
+        parts: For each part of generation in use, its source frame and its backend; parts that have not arrived, or
+            that failed, are absent.
         query_scores: For each query, the highest relevance of any cell on this frame.
-        cells_scored: How many cells were scored one by one (the cascade saves the others).
-        latency_ms: Milliseconds by stage, filled in by whoever owns a clock.
+        cells_scored: Number of cells scored one by one (the cascade skips the others).
+        latency_ms: Milliseconds by stage; empty without a clock.
         notices: One-line messages about this frame, such as a failed keyframe.
-        texture: The 40 channels behind the choice.
+        texture: The 40 channels that the choice was computed from.
         flow: Backward flow to the frame before; None on the first frame and after a cut.
         relevance: `[gh, gw]`, the final score of every cell, for display.
-        feeding: What the frame added to a model's memory; None where no model watches or the frame was passed over.
-        answers: What a model said after seeing this frame.
-        objects: What a detector found, where it is on this frame; empty where no query asks for objects.
-        region: Where the region that is looked for is by now: left, top, right and bottom as shares of the frame; None
-            without one, or while it is not in sight.
-        quality: How far quality was lowered to hold the frame rate, 0 for not at all; see `arr_stream.live.quality`.
-        damaged: The frame was patched up by the decoder, or may refer to one that is lost or patched up.
+        feeding: The frame's addition to a model's memory; None without a model, or if it did not receive the frame.
+        answers: Answers that arrived on this frame.
+        objects: Detected objects at their places on this frame; empty if no query asks for objects.
+        region: Present box of the tracked region: left, top, right and bottom as shares of the frame; None without one,
+            or while it is occluded.
+        quality: Step by which quality was lowered to hold the frame rate, 0 for full quality; see
+            `arr_stream.live.quality`.
+        damaged: The decoder concealed damage in the frame, or the frame may refer to a lost or concealed one.
         frame_ref: Weak reference to the source frame, so that patch sets in a list do not keep all frames; see `frame`.
     """
 
@@ -211,10 +212,11 @@ class PatchSet:
 
     @property
     def frame(self) -> Frame:
-        """The source frame, while the stream is on it; keep what this returns to use it later.
+        """Source frame, available until the stream moves on; keep a reference to use it later.
 
         Raises:
-            ReferenceError: The stream has moved on and nobody kept the frame, or the patch set comes from records.
+            ReferenceError: The stream has moved on and no reference to the frame was kept, or the patch set comes from
+                records.
         """
         frame = self.frame_ref() if self.frame_ref is not None else None
         if frame is None:
@@ -243,12 +245,12 @@ class PatchSet:
         return crops
 
     def without_texture(self) -> PatchSet:
-        """The choice alone, in some kilobytes, without its frame and the channels and the flow that led to it."""
+        """Return the choice in some kilobytes, without the frame, the channels and the flow."""
         return replace(self, texture=Texture(self.grid.texture_wh, {}), flow=None, frame_ref=None)
 
     @property
     def tokens(self) -> int:
-        """Visual tokens that the choice costs."""
+        """Cost of the choice in visual tokens."""
         return int(tokens_of(self.level).sum())
 
     @property

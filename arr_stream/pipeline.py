@@ -2,7 +2,7 @@
 
     frame -> visual channels -> flow -> carry -> schedule and keyframe -> queries -> texture -> choice -> memory
 
-Whatever owns threads, clocks and files is around this module, never in it.
+Threads, clocks and files belong to the callers of this module.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 LEADING = 0.5
 """Peak relevance above which the query dominates, and unrelated text in the scene is mostly ignored."""
 _CUT_SHARE = 0.45
-"""Share of the picture's histogram that must change to call it a cut."""
+"""Share of the colour histogram that must change for a cut."""
 _SCORED_PLANES = frozenset((5, 8, 10, TEXT, *range(HISTORY + 1, len(CHANNELS))))
-"""First channels of the planes that scores are made of."""
+"""First channels of the planes that the scores are computed from."""
 
 _EIGHTH_PER_CELL = 4
 _DAMAGED_TRUST = 0.9
@@ -98,7 +98,7 @@ def _carry_and_compare(
     Args:
         before: On the frame before.
         flow: To that.
-        keyframe: Which of the ways that are carried leads to the keyframe in use; None before there is one.
+        keyframe: Index, among the propagated flows, of the one to the keyframe in use; None before the first.
         background: Of the frames before.
         greys: Lightness of this frame at a quarter and an eighth of the texture's size.
         elapsed_seconds: `[1, 1]` since the background was last updated; None to compare with it alone.
@@ -154,14 +154,14 @@ class Pipeline:
 
     Args:
         settings: Everything that can be set.
-        keyframes: Who runs full generation: at once (`InStepKeyframes`), beside a fixed number of frames
-            (`KeyframesBeside`), or as fast as it goes (`KeyframeWorker`).
-        queries: What is asked; may be replaced at any time with `ask`.
-        gaze: Where someone looked, by time.
-        encoder: Encodes texts into the space of the keyframes' embeddings; without one the lexicon answers alone.
+        keyframes: Provider of full generation: in step (`InStepKeyframes`), with a delay of a fixed number of frames
+            (`KeyframesBeside`), or in a worker process without a fixed delay (`KeyframeWorker`).
+        queries: Queries of the stream; `ask` replaces them at any time.
+        gaze: Source of gaze points.
+        encoder: Encodes texts into the space of the keyframes' embeddings; without one, the lexicon scores every text.
         pca: Principal directions of that space; None to learn them from the stream's first keyframes.
         clock: For `PatchSet.latency_ms`; without one it stays empty.
-        device: Where frames are worked on; the processor by default.
+        device: Device that processes frames; the CPU by default.
     """
 
     def __init__(
@@ -198,8 +198,8 @@ class Pipeline:
     def configure(self, settings: Settings) -> None:
         """Use other settings from the next frame on.
 
-        What makes keyframes stays as it is: `keyframes.clusters`, `embeddings`, `text` and `objects`, `clip`, `sam` and
-        `models` belong to the provider and the encoder that the pipeline was made with.
+        Settings of the keyframes' models have no effect here: `keyframes.clusters`, `embeddings`, `text` and `objects`,
+        `clip`, `sam` and `models` belong to the provider and the encoder that the pipeline was made with.
 
         Raises:
             BudgetError: The budget does not fit the present frame's grid.
@@ -218,7 +218,7 @@ class Pipeline:
             self.ask(self._queries)
 
     def adapt(self, *, interval_factor: int, flow_reduction: int) -> None:
-        """Spend less on each frame: keyframes so many times rarer, flow searched on pictures so many times smaller."""
+        """Reduce the cost of a frame: make keyframes rarer and search flow on smaller pictures, each by a factor."""
         self._interval_factor = interval_factor
         if hasattr(self._estimator, "reduction"):
             self._estimator.reduction = flow_reduction
@@ -226,8 +226,8 @@ class Pipeline:
     def ask(self, queries: Sequence[Query]) -> None:
         """Replace the queries from the next frame on.
 
-        Texts that go to a model are encoded here; what the last keyframe knows is then scored anew, without another
-        look at its picture. Where a query that is given up was found on the last frame joins channel 38.
+        Texts for a model are encoded here and scored against the last keyframe's embedding, without another forward
+        pass of its picture. The last relevance to a removed query is added to channel 38.
         """
         self._set_queries(queries)
         self._query_changed = True
@@ -235,12 +235,12 @@ class Pipeline:
         self._notices = self._ask_model()
         if self._state is not None:
             self._state.scorers = self._make_scorers(self._state.scorers)
-            # Where a model looked for one thing says little about another.
+            # A model's attention for one question says little about another.
             self._state.cache.history.forget_attention()
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """Texts for the model, each once: those that the lexicon and the detector do not understand in full."""
+        """Texts for the model, each once: all that the lexicon and the detector understand only in part."""
         language = self._settings.relevance.language
         if self._space is None or language == "lexicon":
             return ()
@@ -257,7 +257,7 @@ class Pipeline:
         return () if self._space is None else self._space.ask(self.phrases)
 
     def _needed_parts(self) -> frozenset[PartName]:
-        """Parts of keyframes that the queries are answered from."""
+        """Parts of keyframes that the queries need."""
         phrases = self.phrases
         parts: dict[PartName, bool] = {
             "text": any(query.words for query in self._texts),
@@ -270,7 +270,7 @@ class Pipeline:
         return QueryScorers(self._queries, self.phrases, self.labels, before)
 
     def follow(self) -> None:
-        """Remember the last frame, for attention to it that `attend` is given some frames later."""
+        """Keep the last frame's state, so that `attend` can take attention to it some frames later."""
         if self._state is not None and self._state.last_index is not None:
             self._state.cache.history.await_attention(self._state.last_index)
 
@@ -308,19 +308,19 @@ class Pipeline:
         return True
 
     def take_back(self) -> None:
-        """The last frame was not shown to the model: a budget over time spends its tokens on a later one."""
+        """Undo the last frame's spending, since the model did not receive it; a budget over time keeps its tokens."""
         if self._settings.selection.per_second and self._state is not None:
             self._state.sent_cells.take_back()
             self._spending.take_back()
 
     def forget_sent(self) -> None:
-        """The model's memory was made anew without some of it: a budget over time may send what rests once more."""
+        """Forget the sent cells, since the model's memory lost some of them; a budget over time may resend these."""
         if self._settings.selection.per_second and self._state is not None:
             self._state.sent_cells.forget()
             self._spending.forget()
 
     def step(self, frame: Frame) -> PatchSet:
-        """Take the next frame and choose its cells.
+        """Process the next frame and choose its cells.
 
         Raises:
             KeyframeFailed: Generation raised, and it runs in step.
@@ -390,7 +390,7 @@ class Pipeline:
         )
 
     def _named_objects(self, state: _State) -> tuple[DetectedObject, ...]:
-        """The objects on this frame that a query names."""
+        """Return the objects on this frame that a query names."""
         found = state.cache.keyframes.objects
         if found is None:
             return ()
@@ -402,7 +402,7 @@ class Pipeline:
         return tuple(each for each in named if each.trust >= LEAST_TRUST)
 
     def _state_for(self, frame: Frame) -> tuple[_State, bool]:
-        """The state for this frame's size: a new one on the first frame and when the size changes (then True)."""
+        """Return the state for this frame's size, a new one on the first frame and for a new size (then with True)."""
         state = self._state
         if state is not None and frame.size_wh == state.grid.size_wh:
             return state, False
@@ -430,8 +430,8 @@ class Pipeline:
         return budget_tokens(settings.selection.budget, grid.cells)
 
     def _estimate_flow(self, state: _State, features: FrameFeatures, frame: Frame) -> tuple[Flow | None, bool]:
-        """Flow to the frame before, and whether the scene was cut between the two (then there is no flow)."""
-        # A device brings the number back while it already looks for the flow.
+        """Return the flow to the previous frame, and whether a cut lies between the two (there is no flow then)."""
+        # A device transfers the number while it already searches the flow.
         change = self._device.fetch(features.change)
         previous, state.previous = state.previous, FlowInput(features.grey, frame, (features.eighth_grey,))
         state.colours = features.colours
@@ -448,7 +448,7 @@ class Pipeline:
         return float(change) > _CUT_SHARE
 
     def _carry(self, state: _State, flow: Flow | None, features: FrameFeatures, frame: Frame, *, cut: bool) -> Array:
-        """Bring the memory to this frame; gives the motion channel, `[H/8, W/8]`."""
+        """Propagate the memory to this frame; return the motion channel, `[H/8, W/8]`."""
         cache = state.cache
         self._retire_queries(state)
         if cut:
@@ -480,7 +480,7 @@ class Pipeline:
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
             if state.last_pts_seconds == -math.inf:
-                # Of all that came before a first frame only where someone looks by now.
+                # Of gaze before the first frame, only the present point matters.
                 points = points[-1:]
             if len(points):
                 cache.history.add_gaze(splat(points, cache.keyframes.reduced_hw(8)))
@@ -520,7 +520,7 @@ class Pipeline:
         )
         reason, new_notices = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
-            # Over time a refresh alone is no event: what the model has, it keeps.
+            # With a budget over time, a refresh alone resends nothing: the model keeps its cells.
             if not self._settings.selection.per_second:
                 state.sent_cells.forget()
             self._query_changed = False
@@ -528,7 +528,7 @@ class Pipeline:
         return reason, notices
 
     def _with_semantic_saliency(self, features: FrameFeatures, state: _State) -> FrameFeatures:
-        """The look with what is unlike the rest of the frame in meaning as salient as what is in colour and detail."""
+        """Return the features with saliency raised where the embedding differs from the rest of the frame."""
         unlike, flow_back = state.meanings.unlike, state.cache.keyframes.flow_to("embedding")
         if unlike is None or flow_back is None:
             return features
@@ -589,7 +589,7 @@ class Pipeline:
     def _choose(
         self, state: _State, texture: Texture, values: CellValues, eighth_grey: Array, frame: Frame
     ) -> tuple[Choice, BoolArray]:
-        """The cells of this frame, and which of them are new to the model."""
+        """Return the cells chosen on this frame, and which of them are new to the model."""
         settings, sent_cells, offer = self._settings.selection, state.sent_cells, None
         if settings.per_second:
             offer = self._spending.offer(frame.pts_seconds, settings.per_second, state.tokens, values.difference)

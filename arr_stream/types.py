@@ -1,6 +1,6 @@
-"""Types that the parts exchange: small frozen records that check themselves once, when made.
+"""Types that the parts exchange: small frozen records that check themselves when they are created.
 
-Three frames of reference occur, and names say which one is meant:
+There are three frames of reference, and names state the one that is meant:
 
 - *source pixels*: the upright frame as decoded, `size_wh = (W, H)`; everything a user sees is in these.
 - *texture pixels*: the frame brought to a whole number of cells, `gw * 32` by `gh * 32`.
@@ -26,11 +26,11 @@ CELL_PX = 32
 COARSEST = 2
 """Highest level of detail: 4x4 fine cells."""
 FINER = -1
-"""Level of detail of a cell that is given as 2x2 tokens, from the source's own pixels."""
+"""Level of detail of a cell sent as 2x2 tokens, at the source's resolution."""
 FINER_TOKENS = 4
 
 _FINER_FROM = 1.4
-"""Source pixels per texture pixel, each way, from which cells can be given finer; 1920x1080 has 1.41."""
+"""Least ratio of source to texture pixels, each way, for cells at a finer level of detail; 1920x1080 has 1.41."""
 
 
 def span_cells(level: IntArray) -> IntArray:
@@ -39,7 +39,7 @@ def span_cells(level: IntArray) -> IntArray:
 
 
 def tokens_of(level: IntArray) -> IntArray:
-    """Tokens that each chosen cell costs, by its level of detail."""
+    """Return the cost of each chosen cell in tokens, by its level of detail."""
     return np.where(level == FINER, FINER_TOKENS, 1).astype(np.int32)
 
 
@@ -51,10 +51,10 @@ class Frame:
         index: 0-based count of delivered frames.
         pts_seconds: Presentation time; never decreases from one frame of a source to the next.
         rgb: `[H, W, 3]`, uint8, C-contiguous.
-        captured_seconds: When a live source got it, on the clock of `time.monotonic`; None for recorded frames.
-        damaged: The decoder patched it up, or it may refer to a picture that is lost or patched up.
-        clock_part: How often the clock of a file has started anew before this frame.
-        clock_shift_seconds: By how much `pts_seconds` is later for that than by the file's own clock.
+        captured_seconds: Arrival time at a live source, on the clock of `time.monotonic`; None for recorded frames.
+        damaged: The decoder concealed damage in it, or it may refer to a lost or concealed picture.
+        clock_part: Number of restarts of the file's clock before this frame.
+        clock_shift_seconds: Offset of `pts_seconds` from the file's own clock, caused by those restarts.
     """
 
     index: int
@@ -92,10 +92,10 @@ class Grid:
 
     @classmethod
     def for_size(cls, size_wh: tuple[int, int], *, max_pixels: int = 1 << 62) -> Grid:
-        """The grid of a frame: each side rounded to the nearest multiple of 32, at least one cell.
+        """Return the grid of a frame: each side rounded to the nearest multiple of 32, at least one cell.
 
-        Frames that are more than `max_pixels` when so rounded are scaled down, and rounded down, to stay within it, as
-        by Qwen's own image processor. One cell is the least, whatever the limit.
+        Frames of more than `max_pixels` after rounding are scaled down, and rounded down, to fit, as in Qwen's own
+        image processor. The minimum is one cell, even above the limit.
         """
         width, height = size_wh
         if width < 1 or height < 1:
@@ -124,7 +124,7 @@ class Grid:
 
     @property
     def has_finer(self) -> bool:
-        """The source has enough more pixels than the texture for cells to be given finer."""
+        """The source's resolution is enough above the texture's for cells at a finer level of detail."""
         return min(self.cell_px) >= _FINER_FROM * CELL_PX
 
     def cells_xyxy(self, rows: IntArray, columns: IntArray, span: IntArray) -> FloatArray:
@@ -143,7 +143,7 @@ class Clusters:
         labels: `[h, w]`, int32, contiguous ids from 0, the largest region first.
         areas: `[n]`, share of the frame that each region covers, descending, sums to 1.
         centroids_xy: `[n, 2]`, normalised to [0, 1]; always a place inside its region.
-        method: Name of what made them, as it stands in the records, such as `slic-fast` or `grid`.
+        method: Name of the clusterer, as in the records, such as `slic-fast` or `grid`.
     """
 
     labels: IntArray
@@ -163,7 +163,7 @@ class Embedding:
     Args:
         values: `[D, h, w]` float32, at most about two samples a cell. In a joint space the vectors have unit length and
             any D; otherwise D is 16 and values lie in [-1, 1].
-        space: Name of what made them; vectors, texts and projections of one space can be compared.
+        space: Name of the embedding space; vectors, texts and projections of one space can be compared.
         joint: Texts can be encoded into the same space.
     """
 
@@ -178,9 +178,9 @@ class TextRegion:
 
     Args:
         polygon_xy: Four or more corners, normalised to [0, 1].
-        confidence: How sure the detector is of the place and, once it is read, the reader of its words, in [0, 1].
-        text: What is written; None while it is only detected.
-        look: `[h, w]` grey, upright, what the place looked like when it was read; None where nobody will ask.
+        confidence: In [0, 1]: that of the detector and, once the text is read, of the reader.
+        text: The words read; None while the region is only detected.
+        look: `[h, w]` grey, upright: appearance of the place when it was read; None if it is not needed.
     """
 
     polygon_xy: tuple[tuple[float, float], ...]
@@ -195,11 +195,11 @@ class DetectedObject:
 
     Args:
         label: Its class, by COCO's name where COCO has it.
-        score: The detector's confidence, in [0, 1]; less with each look that missed the object.
+        score: The detector's confidence, in [0, 1]; lower after each detection that missed the object.
         box_xyxy: Left, top, right and bottom, normalised to [0, 1].
-        track: Its number, from 1; the same while it is followed. 0 before it has one.
-        trust: How surely it is where it was carried to, in [0, 1].
-        look: `[h, w, 3]` uint8, the picture in the box, small; None where nobody will ask for its colour.
+        track: Its number, from 1, constant while it is tracked; 0 before it has one.
+        trust: Confidence in its propagated place, in [0, 1].
+        look: `[h, w, 3]` uint8, the picture in the box, small; None if no query needs its colour.
     """
 
     label: str
@@ -217,5 +217,5 @@ class DetectedObject:
 
 
 SCORERS = ("information", "perspective", "participation", "context", "coverage")
-"""Why a cell was chosen: the way of knowing that spoke loudest for it; `context` marks coarse background cells and
-`coverage` cells that a strategy must fill (every region gets its share)."""
+"""Reasons for choosing a cell: the scorer with the largest contribution; `context` for coarse background cells, and
+`coverage` for cells that a strategy must fill (every region gets its share)."""

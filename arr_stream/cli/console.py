@@ -84,7 +84,7 @@ def print_error(error: ArrStreamError) -> None:
 
 
 def give_up_output() -> None:
-    """Discard what is left in the buffer of standard output, so that it does not fail again at exit."""
+    """Discard the rest of standard output's buffer, so that flushing it does not fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

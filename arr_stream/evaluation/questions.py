@@ -109,7 +109,7 @@ def _question(line: bytes, number: int, folder: Path) -> Question:
     """Parse one line.
 
     Raises:
-        EvaluationDataError, QueryError, InvalidSetting: The line is invalid; the message says what was expected.
+        EvaluationDataError, QueryError, InvalidSetting: The line is invalid; the message states the expected form.
     """
     try:
         fields = json.loads(line)

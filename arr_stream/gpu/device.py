@@ -1,8 +1,8 @@
 """The frame loop's steps on a torch device: a frame goes up once, and a few numbers a cell come back at its end.
 
 Pictures, channels, flow and queries stay there. Two things come back: the change of colours, for which the host
-waits while the device already searches the flow (a cut decides what is carried), and the inputs of the selection.
-Nothing else waits for the device.
+waits while the device already searches the flow (a cut decides which channels are propagated), and the inputs of the
+selection. Nothing else waits for the device.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Rule:
         return self.field.startswith("relevance") and self.above
 
     def seen(self, patches: PatchSet) -> str | None:
-        """Return what was seen if the condition holds on a frame, such as `relevance 0.8`, else None."""
+        """Return the measured value, such as `relevance 0.8`, if the condition holds on a frame, else None."""
         if self.answer:
             return self._answered(patches)
         scores = patches.query_scores
@@ -108,7 +108,7 @@ class RuleWatch:
         self._step_seconds = math.inf
 
     def look(self, patches: PatchSet) -> str | None:
-        """Check the next frame; return what was seen, in one line, if the rule fires, else None."""
+        """Check the next frame; return a line that describes the event if the rule fires, else None."""
         now = patches.pts_seconds
         self._restart_after_gap(now)
         seen = self.rule.seen(patches)
@@ -126,7 +126,7 @@ class RuleWatch:
         return seen
 
     def _restart_after_gap(self, now: float) -> None:
-        """Start the duration anew where no frame came for unusually long: nobody knows what was true."""
+        """Restart the duration after an unusually long gap without frames: the condition is unknown in between."""
         if self._last_seconds is not None:
             step = now - self._last_seconds
             if step < 0 or step > max(_GAP_SECONDS, _GAP_STEPS * self._step_seconds):

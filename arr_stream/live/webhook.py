@@ -29,7 +29,7 @@ _END_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A rule that has fired on a frame of a stream; `message` is what was seen, in one line."""
+    """A rule that has fired on a frame of a stream; `message` describes the event in one line."""
 
     rule: str
     message: str

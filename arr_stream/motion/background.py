@@ -1,16 +1,16 @@
-"""Background model: the look of each pixel without moving objects, and the departure of the present frame from it.
+"""Background model: each pixel's appearance without moving objects, and the difference of the current frame from it.
 
-Optical flow smears a thing of 20x60 px into the ground around it. Where the camera stands still, the pixels themselves
-tell better, in two ways whose sum is the evidence of change:
+Optical flow smears an object of 20x60 px into its surroundings. With a still camera, pixel differences are more
+precise. The evidence of change is the sum of two:
 
-- against the *previous frame*: outlines and texture of what moves;
+- against the *previous frame*: outlines and texture of moving objects;
 - against a *running mean and variance* of each pixel (Wren, Azarbayejani, Darrell and Pentland, "Pfinder: Real-Time
-  Tracking of the Human Body", 1997): the whole of what moves, and what has stopped. Sensor noise, flicker and leaves
-  raise the variance of their pixels and count for less.
+  Tracking of the Human Body", 1997): whole moving objects, and objects that have stopped. Sensor noise, flicker and
+  leaves raise the variance of their pixels and count for less.
 
-Only pixels that look like the background update it. A pixel that keeps another look for as long as the background was
-seen there, at most `ABSORB_SECONDS`, takes that look as its background: a parked car is foreground for half a minute,
-the ground that it uncovers when it leaves in the first seconds of a stream is not.
+Only pixels that match the background update it. A pixel that shows other content for as long as the background was
+visible there, at most `ABSORB_SECONDS`, takes that content as its background: a car that parks is foreground for half a
+minute; ground uncovered by a car that leaves in the first seconds of a stream is soon background.
 
 On a moving camera the model is warped by the camera's fitted motion, and edges, which interpolation blurs, count for
 less. Whether the camera moved is decided by a vote of the pixels, since the fit itself is misled by large objects: the
@@ -33,7 +33,7 @@ KNOWN_SECONDS = 3.0
 ABSORB_SECONDS = 30.0
 """Longest time for which a still object remains foreground."""
 DEVIATIONS = 3.5
-"""Standard deviations at which a pixel is as likely foreground as not."""
+"""Standard deviations at which a pixel is foreground with probability one half."""
 LEAST_VARIANCE = 20.0
 NEW_VARIANCE = 60.0
 MOST_VARIANCE = 2500.0
@@ -45,16 +45,15 @@ FOREGROUND = 0.25
 BLURRED_SHARE = 0.5
 """Share of the local contrast that warping may leave as a difference."""
 WEAK, SURE = 0.1, 0.5
-"""Evidence around a place below which it is hardly foreground, and above which it certainly is."""
+"""Evidence around a place below which foreground is unlikely, and above which it is certain."""
 LOST = 0.35
-"""Mean evidence of a frame from which the model is no longer believed: too much cannot have moved."""
+"""Mean evidence of a frame above which the model is taken to be wrong: so much of a picture rarely moves."""
 LOST_FRAMES = 3
 """Consecutive such frames after which the model restarts."""
 VOTE_LEVELS = 20.0
-"""Most grey levels by which a pixel votes."""
+"""Upper limit of a pixel's vote, in grey levels."""
 VOTE_RATIO, VOTE_LEAST = 1.15, 0.02
-"""The camera moved where what its motion explains better outweighs what it explains worse by this factor, and by so
-many grey levels a pixel."""
+"""Least ratio of better to worse explained grey levels, and least gain per pixel, for a vote that the camera moved."""
 SURELY_STILL = 0.95
 UPDATE_SECONDS = 0.2
 """Least time between two updates of mean and variance, which change slowly."""
@@ -71,7 +70,7 @@ class Background:
         previous: Lightness of the frame before, or of the last that the model accounts for.
         mean, variance: Of each pixel's background, in grey levels and their squares.
         support: Seconds for which the background was seen, less those for which something still covered it.
-        stillness: `[1, 1]` in [0, 1], how surely the camera stands still; 0 on the first frame.
+        stillness: `[1, 1]` in [0, 1], confidence that the camera is still; 0 on the first frame.
         seconds: `[1, 1]`, time since the model started.
         lost: `[1, 1]`, frames in a row on which most of the picture departed from it.
     """
@@ -188,7 +187,7 @@ def see_change(
     # Where an object looks like the background, use the evidence of its neighbours.
     (around,) = box_means(evidence, side_px=3)
     evidence = (evidence + around) * (believed / 2)
-    # Leaves and noise stay weak, the inside of a thing counts as much as its outline.
+    # Leaves and noise stay weak, the inside of an object counts as much as its outline.
     sure = at_most(at_least((evidence - WEAK) * (1 / (SURE - WEAK)), 0.0), 1.0)
     change = (evidence + sure * sure * (3 - 2 * sure)) * 0.5
     # An object extends a little beyond its evidence.
@@ -203,7 +202,7 @@ def _updated(
     Args:
         known: `[h, w]`, 1 where the frame shows the background, else 0.
     """
-    # Seen for so much longer, or covered by something that stands still; what moves past counts for neither.
+    # Visible for longer, or covered by a still object; passing objects count for neither.
     support = moving - 1
     support *= 1 - known
     support += known
@@ -218,7 +217,7 @@ def _updated(
     variance += model.variance
     rate *= apart
     rate += model.mean
-    # The look of this frame becomes the background where it has been covered for too long.
+    # Pixels covered for too long take this frame's content as background.
     return replace(
         model,
         mean=blotted(rate, settled, model.previous),

@@ -110,8 +110,8 @@ def independent_motion(offset_px: Array, camera_px: Array, structure: Array, *, 
 
     It is 1 at `FULL_MOTION_PX` pixels and above where `structure` (see `visible_structure`) is.
 
-    The measure is relative to camera motion as well, since parallax and flow error grow with it: what is full
-    motion grows by `parallax` of the camera's mean speed.
+    The measure is relative to camera motion as well, since parallax and flow error grow with it: the speed that counts
+    as full motion grows by `parallax` times the camera's mean speed.
     """
     speed = speed_px(offset_px - camera_px)
     # An affine flow has nearly the same mean speed on every eighth place.

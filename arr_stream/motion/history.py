@@ -1,4 +1,4 @@
-"""Channels 34 to 39: what was relevant, salient, chosen, attended and gazed at before, carried along the flow."""
+"""Channels 34 to 39: earlier relevance, saliency, selection, attention and gaze, propagated along the flow."""
 
 from __future__ import annotations
 

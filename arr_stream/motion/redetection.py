@@ -1,11 +1,10 @@
 """Re-identification of an object that left, was occluded or was lost, by its appearance while it was tracked.
 
 A template holds the object's mean appearance: lightness, two colours and the strength of edges in
-four directions, less what is usual in the scene (whitened by its covariance, as in Hariharan, Malik and Ramanan,
-"Discriminative decorrelation for clustering and classification", ECCV 2012). The similarity of a place is the cosine
-under the mask. An object that deforms keeps its colours, so these count as much: the object's colours on the
-place, and not around it (Bertinetto et al., "Staple: complementary learners for real-time tracking",
-CVPR 2016).
+four directions, relative to the scene's mean appearance (whitened by its covariance, as in Hariharan, Malik and
+Ramanan, "Discriminative decorrelation for clustering and classification", ECCV 2012). The similarity of a place is the
+cosine under the mask. An object that deforms keeps its colours, so these count as much: the object's colours on the
+place, and not around it (Bertinetto et al., "Staple: complementary learners for real-time tracking", CVPR 2016).
 
 The similarity of other places is learned while the object is visible; a detection must exceed it.
 Tracking continues in parallel, and is trusted as far as its place looks like the object (Kalal, Mikolajczyk

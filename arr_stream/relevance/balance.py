@@ -1,11 +1,11 @@
-"""Weighs three tensions that every choice of places must settle.
+"""Balance of three tensions in every choice of places.
 
-- *compress / particularise*: few coarse looks at much, or many fine looks at little. Settled last, where scores
-  become levels of detail (`attending`).
-- *exploit / explore*: stay where one looked before, or go where something better has turned up. Staying has a small
-  bonus, without which near-ties flicker from frame to frame, most so with a bonus for places not looked at lately.
-  What the model has already seen is left to `selection.novelty`.
-- *focus / diversify*: what the question and the eye agree on, or whatever carries information.
+- *compress / particularise*: few coarse cells of a large area, or many fine cells of a small one. Decided last, when
+scores become levels of detail (`attending`).
+- *exploit / explore*: stay at the places chosen before, or move to better ones. Staying has a small bonus, since
+near-ties flicker from frame to frame otherwise, most of all with a bonus for places not chosen lately.
+`selection.novelty` handles cells that the model already has.
+- *focus / diversify*: places that are both relevant and salient, or any place with information.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
 
     score = c * focus + (1 - c) * diversify, where w are the weights
 
-    - focus = participation * (1 - s * (1 - standing)): the question leads, and of what answers it equally well, what
-      moves as a thing comes first; standing is perspective without change. s is w.settling, and 1 where anything surely
-      moves, since most questions are about things (words are where they were read: nothing is settled for them);
+    - focus = participation * (1 - s * (1 - standing)): relevance leads, and of equally relevant places, moving objects
+    come first; standing is perspective without change. s is w.settling, and 1 if anything moves with full confidence,
+    since most questions are about objects (for words, whose places are known, s is 0);
     - diversify = w.information * information + w.text * writing + w.perspective * perspective + w.stay * fixation;
-    - c = w.commitment * answered ** w.commitment_power: commitment grows with the best answer to the question on this
-      frame, or with the best other claim (`scorers.claim`), so that a query without a match falls back to exploring.
+    - c = w.commitment * answered ** w.commitment_power: commitment grows with the highest relevance on this frame, or
+    with the highest other claim (`scorers.claim`), so that a query without a match falls back to exploring.
 
-    The source of these terms let commitment fall as participation rises, which gives the most relevant place the least
-    weight on focus; the sign here is the other one.
+    The source of these terms lowers commitment as participation rises, so the most relevant place has the least weight
+    on focus; here the sign is reversed.
 
     Args:
         sample: Channels of the places.
-        answered: How well the question is answered anywhere on this frame, in [0, 1]; 0 without a query and any other
-            claim. On a device a tensor; this function does not wait for it.
-        weights: How much each part counts.
+        answered: Highest relevance on this frame, in [0, 1]; 0 without a query or another claim. On a device, it is a
+            tensor; this function does not wait for it.
+        weights: Weights of the parts.
     """
     commitment = weights.commitment * answered**weights.commitment_power
     known, (seen, standing) = information(sample, weights), perspective(sample, weights)

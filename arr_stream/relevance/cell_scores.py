@@ -56,10 +56,10 @@ def score_cells(
     """Score every cell.
 
     Args:
-        planes: Those that hold `SCORED_CHANNELS`, at least.
+        planes: Planes that include `SCORED_CHANNELS`.
         texture_wh: Size in texture pixels.
         relevance: `[gh, gw]` in [0, 1].
-        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
+        figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
         weights: Of the scorers.
         word_cells: `[gh, gw]` bool, cells that are relevant for words; None for none.
         change: Evidence of change in the cells, or None.
@@ -87,7 +87,7 @@ def balance_all(
     words: Array | None = None,
     change: Change | None = None,
 ) -> Balance:
-    """Scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, and of `[cells]` as in `Sample`."""
+    """Return the scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, and `[cells]` as in `Sample`."""
     return balance_table(
         table, relevance, figure, frame_maxima(table, relevance, figure, weights), weights, words, change
     )

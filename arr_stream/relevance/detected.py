@@ -14,14 +14,13 @@ from arr_stream.texture.pixels import packed_colours
 from arr_stream.types import DetectedObject, FloatArray
 
 SURE_SCORE = 0.8
-"""A detector's score from which an object counts in full."""
+"""Detector score at which an object has full weight."""
 _COLOURED = 0.02, 0.1
-"""Shares of a box that are of a colour: up to the first its object is not of it, from the second on it is."""
+"""Shares of a box in a colour: up to the first its object does not have the colour, from the second on it does."""
 
 
 def object_maps(query: TextQuery, objects: Sequence[DetectedObject], hw: tuple[int, int]) -> FloatArray:
-    """Return `[2, h, w]` in [0, 1]: how surely each place is in the box of an object that the query names, and of
-    another.
+    """Return `[2, h, w]` in [0, 1]: confidence that each place is in the box of a named object, and of another one.
 
     Args:
         query: The text; if it names a colour too, the object must have some of it.
@@ -57,7 +56,7 @@ def _touch(one: DetectedObject, other: DetectedObject) -> bool:
 
 
 def _coloured(each: DetectedObject, colours: tuple[ColourTerm | LightTerm, ...]) -> float:
-    """Return how surely an object is of a colour, in [0, 1]."""
+    """Return the confidence that an object has a colour, in [0, 1]."""
     assert each.look is not None
     share = float(colour_table(colours)[packed_colours(each.look, 6)].mean())
     return min(max((share - _COLOURED[0]) / (_COLOURED[1] - _COLOURED[0]), 0.0), 1.0)

@@ -76,7 +76,7 @@ def see_figure(figure: Figure, eighth: Array, detail: Array, motion: Array, flow
         flow: To the frame before; None on the first frame and after a cut, which give nothing to learn from.
 
     Returns:
-        The new state, and `[gh, gw]` in [0, 1]: how surely each cell belongs to what moves.
+        The new state, and `[gh, gw]` in [0, 1]: confidence that each cell belongs to a moving object.
     """
     hw = motion.shape[0] // 4, motion.shape[1] // 4
     if flow is None:

@@ -34,7 +34,7 @@ class GazeSource(Protocol):
     """Source of gaze positions."""
 
     def between(self, after_seconds: float, until_seconds: float) -> FloatArray:
-        """`[N, 2]` points, normalised to [0, 1], that belong to a frame; see `GazeTrack.between`."""
+        """Return `[N, 2]` points, normalised to [0, 1], that belong to a frame; see `GazeTrack.between`."""
         ...
 
 
@@ -58,7 +58,7 @@ class GazeTrack:
         return len(self.pts_seconds)
 
     def between(self, after_seconds: float, until_seconds: float) -> FloatArray:
-        """`[N, 2]` points with `after < pts_seconds <= until`: every sample falls to exactly one frame.
+        """Return `[N, 2]` points with `after < pts_seconds <= until`; every sample belongs to exactly one frame.
 
         For a first frame, `after` is minus infinity.
         """
@@ -67,7 +67,7 @@ class GazeTrack:
 
 
 def load_gaze(path: str | Path, *, max_samples: int = MAX_SAMPLES) -> GazeTrack:
-    """Reads a CSV file with a header that names `pts_seconds`, `x` and `y`.
+    """Read a CSV file with a header that names `pts_seconds`, `x` and `y`.
 
     Raises:
         GazeUnreadable: Missing, not text, a column is missing, a row is malformed, not finite or out of range, times
@@ -97,12 +97,12 @@ def load_gaze(path: str | Path, *, max_samples: int = MAX_SAMPLES) -> GazeTrack:
 
 
 def splat(points_xy: FloatArray, hw: tuple[int, int], sigma: float = 0.04) -> FloatArray:
-    """`[h, w]` float32 in [0, 1]: a Gaussian bump of height 1 at each point; where bumps meet, the higher counts.
+    """Return `[h, w]` float32 in [0, 1]: a Gaussian of height 1 at each point; where they overlap, the maximum.
 
     Args:
-        points_xy: `[N, 2]`, normalised to [0, 1]; none gives all 0.
+        points_xy: `[N, 2]`, normalised to [0, 1]; without any, the map is 0.
         hw: Size of the map.
-        sigma: Spread as a share of the map's diagonal; bumps end at three sigma.
+        sigma: Spread as a share of the map's diagonal; Gaussians end at three sigma.
     """
     height, width = hw
     bump = np.zeros(hw, np.float32)
@@ -119,7 +119,7 @@ def splat(points_xy: FloatArray, hw: tuple[int, int], sigma: float = 0.04) -> Fl
 
 
 def _samples(path: Path, file: TextIO) -> Iterator[tuple[int, tuple[float, float, float]]]:
-    """Line number and numbers of each row that is not blank."""
+    """Yield line number and values of each row that is not blank."""
     rows = csv.reader(file, skipinitialspace=True)
     header = [name.strip().lower() for name in next(rows, [])]
     missing = [name for name in COLUMNS if name not in header]

@@ -1,13 +1,12 @@
 """The words that a text query understands without any trained weights.
 
 Six kinds of word: colours, light, motion, places, objects (which a detector finds, `keyframes.objects`), and "quoted
-words" that are looked for in the recognised text of the scene. Stop words are ignored; every other word is
-reported as unknown. Negations (*not*, *no*, *without*) are not stop words, since a question without them would mean the
-opposite.
+words" that are searched in the recognised text of the scene. Stop words are ignored; every other word is reported as
+unknown. Negations (*not*, *no*, *without*) are not stop words, since a question without them would mean the opposite.
 
 Colours are boxes in OKLCh (Bjorn Ottosson, "A perceptual color space for image processing", 2020) whose limits were
-set so that the colour names of the xkcd survey fall where people put them. Saturation is chroma over lightness: both
-scale alike when a surface falls into shade, so a shaded red stays red.
+fitted to the colour names of the xkcd survey. Saturation is chroma over lightness: both scale alike in shade, so a
+shaded red stays red.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ _Side = TypeVar("_Side")
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A soft box in OKLCh; each limit is where membership is one half.
+    """Soft box in OKLCh; membership is one half at each limit.
 
     Args:
         hue_degrees: From, to; `from` may exceed `to` (through 0). None: any hue.
         saturation: Chroma over lightness, from, to.
         lightness: From, to, in [0, 1].
-        focal_lightness: Lightness of the purest shade; *light* and *dark* count from here.
-        chroma: From, to. The lower limit keeps the noise of dark greys from counting as colour.
-        kinds: Colours that may follow as the family's name, as in "navy blue".
+        focal_lightness: Lightness of the purest shade, to which *light* and *dark* are relative.
+        chroma: From, to. The lower limit excludes the noise of dark greys.
+        kinds: Family names that may follow, as in "navy blue".
     """
 
     hue_degrees: tuple[float, float] | None
@@ -58,7 +57,7 @@ class ColourTerm:
 
 @dataclass(frozen=True, slots=True)
 class LightTerm:
-    """A word for how light a place is."""
+    """Word for the lightness of a place."""
 
     word: str
     side: Light
@@ -66,7 +65,7 @@ class LightTerm:
 
 @dataclass(frozen=True, slots=True)
 class MotionTerm:
-    """A word for whether a place moves against the camera."""
+    """Word for motion against the camera, or for its absence."""
 
     word: str
     side: Motion
@@ -74,7 +73,7 @@ class MotionTerm:
 
 @dataclass(frozen=True, slots=True)
 class PlaceTerm:
-    """A word for a part of the frame."""
+    """Word for a part of the frame."""
 
     word: str
     side: Place
@@ -82,7 +81,7 @@ class PlaceTerm:
 
 @dataclass(frozen=True, slots=True)
 class WordTerm:
-    """Something written in the scene; an empty `text` means anything written."""
+    """Text to read in the scene; an empty `text` means any text."""
 
     text: str
 
@@ -114,7 +113,7 @@ def _each(text: str, side: _Side) -> dict[str, _Side]:
     return dict.fromkeys(_words(text), side)
 
 
-_FULL = 1.1  # beyond white, so that the soft limit takes nothing from it
+_FULL = 1.1  # beyond white, so that the soft limit does not lower it
 
 COLOURS: dict[str, Shade] = {
     "red": _hue((8, 35), (0.12, 0.74), 0.58, least=0.21),
@@ -218,7 +217,7 @@ PLACES: dict[str, Place] = {
 }
 
 ANYTHING_WRITTEN = frozenset(_words("text writing written lettering words letters"))
-"""Words for anything written; next to a quoted word they add nothing and are ignored."""
+"""Words for any text; they are ignored beside a quoted word."""
 
 STOP_WORDS = frozenset(
     _words("""
@@ -236,7 +235,7 @@ STOP_WORDS = frozenset(
 
 
 def modified(shade: Shade, modifier: str) -> Shade:
-    """The shade under one of the values of `MODIFIERS`, counted from the colour's own purest lightness."""
+    """Return the shade under one of the values of `MODIFIERS`, relative to the colour's own purest lightness."""
     low, high = shade.lightness
     least, most = shade.saturation
     focal = shade.focal_lightness
@@ -259,7 +258,7 @@ class Understood:
     Args:
         terms: Known words, each once, in order.
         unknown: Words that are neither known nor stop words, each once, in order.
-        phrase: Name of the thing itself: the words without those for places, motion and writing, and without stop words
+        phrase: Name of the object itself: the words without those for places, motion and text, and without stop words
             at either end. "find the red car on the left" is about a "red car", "red" about a "red thing".
     """
 
@@ -269,7 +268,7 @@ class Understood:
 
 
 def understand(words: Sequence[str]) -> Understood:
-    """Sorts a query's words.
+    """Sort a query's words.
 
     Args:
         words: Lower-case words without punctuation.
@@ -289,7 +288,7 @@ def understand(words: Sequence[str]) -> Understood:
         at += taken
     phrase = _without_stop_words_at_the_ends(phrase)
     if phrase and not unknown and not any(isinstance(term, ObjectTerm) for term in terms):
-        # A model takes a colour by itself for that of anything, the ground as well.
+        # A model matches a colour without a noun to anything, the ground as well.
         phrase.append("thing")
     return Understood(tuple(terms), tuple(unknown), " ".join(phrase))
 

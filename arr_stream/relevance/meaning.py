@@ -58,7 +58,7 @@ def renew_meanings(
     if space is None:
         raise ValueError(f"embeddings of {embedding.space!r} are in a joint space: give the pipeline its text encoder")
     if not results.has_embedding_channels:
-        # A window embedded because it was new is not a representative sample of the stream.
+        # A window was chosen for its new content, so it is not a representative sample of the stream.
         if not results.embedding_joined:
             space.learn(embedding)
     elif known.version == space.version:
@@ -89,7 +89,7 @@ def still_meant(found: Array, flow: Flow, trust: float) -> Array:
     Args:
         found: In [0, 1].
         flow: Flow back to that frame.
-        trust: Confidence from which it counts fully.
+        trust: Confidence at which it has full weight.
     """
     confidence = averaged(flow.confidence, (found.shape[0], found.shape[1]))
     return carry(found, flow, outside=0.0) * at_most(confidence / max(trust, 1e-6), 1.0)

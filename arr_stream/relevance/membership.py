@@ -1,8 +1,8 @@
-"""Fit of each place of a frame to a text query.
+"""Membership: the fit of each place of a frame to a text query.
 
-Each kind of word gives one map in [0, 1] of absolute membership: nothing is stretched to the frame, so where nothing is
-red, "red" is near 0 everywhere. Words of one kind widen (red blue: either), kinds narrow (red left: both), hence
-maximum within a kind and product across kinds.
+Each kind of word gives one map of membership in [0, 1]. Maps are not normalised by the frame: without anything red,
+"red" is near 0 everywhere. Words of one kind are alternatives (red blue: either) and combine by maximum; kinds restrict
+each other (red left: both) and combine by product.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Senses:
         word_map: Returns `[h, w]` in [0, 1] for a text, usually `word_mask` of the last keyframe, carried; needed only
             by queries with words to read.
         meaning: `[h, w]` in [0, 1], a model's relevance for the query, used in place of its colours; None without one.
-        objects: `[h, w]` in [0, 1], how surely each place is an object that the query names, of the colour that it
-            names; None if it names no object.
+        objects: `[h, w]` in [0, 1], confidence that each place is an object with the name and the colour in the query;
+            None if it names no object.
     """
 
     rgb: Array
@@ -67,7 +67,7 @@ class Senses:
 
 
 def text_relevance(query: TextQuery, senses: Senses) -> Array:
-    """`[h, w]` float32 in [0, 1]: how well each place fits; all 0 for a query without a known word.
+    """Return the fit of each place, `[h, w]` float32 in [0, 1]; 0 everywhere for a query without a known word.
 
     Raises:
         ValueError: The query needs motion or words, and the senses lack them.
@@ -117,7 +117,7 @@ def _placed(terms: tuple[Term, ...], senses: Senses) -> Array | None:
 
 @functools.lru_cache(maxsize=32)
 def _place_map(sides: frozenset[Place], hw: tuple[int, int]) -> FloatArray:
-    """Words along one axis widen (left right: either), the axes narrow (top left: both)."""
+    """Combine words: on one axis they are alternatives (left right), across axes both must hold (top left)."""
     y = (np.arange(hw[0], dtype=np.float32)[:, None] + 0.5) / hw[0]
     x = (np.arange(hw[1], dtype=np.float32)[None, :] + 0.5) / hw[1]
     far_x, far_y = 2 * np.abs(x - 0.5), 2 * np.abs(y - 0.5)
@@ -141,8 +141,7 @@ def _place_map(sides: frozenset[Place], hw: tuple[int, int]) -> FloatArray:
 
 @functools.lru_cache(maxsize=32)
 def colour_table(terms: tuple[ColourTerm | LightTerm, ...]) -> FloatArray:
-    """`[65536]` in [0, 1], membership of every colour of 5 bits of red, 6 of green and 5 of blue: the best colour times
-    the best light."""
+    """Return `[65536]` in [0, 1], membership of every 5-6-5-bit colour: the best colour's times the best lightness'."""
     result = np.ones(1 << 16, np.float32)
     colours = [_membership(term.shade) for term in terms if isinstance(term, ColourTerm)]
     lights = [_light(term) for term in terms if isinstance(term, LightTerm)]
@@ -186,14 +185,14 @@ def _between(values: FloatArray, limits: tuple[float, float], soft: float) -> Fl
 
 
 def _smooth(values: Array, low: float, high: float) -> Array:
-    """0 below `low`, 1 above `high`, a cubic with level ends between."""
+    """Return 0 below `low`, 1 above `high`, and a smooth cubic between."""
     t = as_float(namespace(values).clip((values - low) / (high - low), 0, 1))
     return t * t * (3 - 2 * t)
 
 
 @functools.lru_cache(maxsize=1)
 def _every_colour() -> FloatArray:
-    """`[65536, 3]` in [0, 1]: the middle of each bin of the 5-6-5 packing, so that dark greys stay grey."""
+    """Return `[65536, 3]` in [0, 1]: the middle of each bin of the 5-6-5 packing, so that dark greys stay grey."""
     packed = np.arange(1 << 16)
     red, green, blue = packed >> 11, (packed >> 5) & 63, packed & 31
     return (np.stack([red * 8 + 3.5, green * 4 + 1.5, blue * 8 + 3.5], axis=1) / 255).astype(np.float32)
@@ -201,7 +200,7 @@ def _every_colour() -> FloatArray:
 
 @functools.lru_cache(maxsize=1)
 def _oklch_of_all() -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Lightness, chroma and hue in degrees of every packed colour, after Ottosson (2020)."""
+    """Return lightness, chroma and hue in degrees of every packed colour, after Ottosson (2020)."""
     rgb = _every_colour().astype(np.float64)
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     to_cones = [

@@ -3,8 +3,8 @@
     query = parse_text('red car on the left')
     query.notice()   # -> unknown word ...
 
-A query only describes the wanted thing; `relevance.membership` scores a text on a frame, and regions and examples are
-scored by appearance.
+A query only describes the object; `relevance.membership` scores a text on a frame, and regions and examples are scored
+by appearance.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from PIL import Image
 
 EXAMPLE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""Raster formats only: Pillow hands some others, such as EPS, to outside programs."""
+"""Raster formats only: Pillow runs other programs for some others, such as EPS."""
 
 _LONGEST_TEXT = 2000
 _STROKE = "\u0336"
-"""Combining long stroke overlay: strikes out the sign before it."""
+"""Combining long stroke overlay: strikes out the previous character."""
 _REGION_REMEDY = "write x,y,w,h in pixels of the first frame, such as 120,80,64,48"
 _NUMBERS = re.compile(r"[-+\d.,;\s]*")
 _AT_SECONDS = re.compile(r"@(-?\d+\.?\d*)$")
@@ -57,7 +57,7 @@ class TextQuery:
         text: As given.
         terms: Understood words. Without any, the query is valid and scores 0 everywhere.
         unknown_words: Words that are not understood, each once, in order.
-        phrase: Name of the thing itself, for a model that understands more than the lexicon; may be empty.
+        phrase: Name of the object itself, for a model that understands more than the lexicon; may be empty.
     """
 
     text: str
@@ -73,7 +73,7 @@ class TextQuery:
 
     @property
     def shown_label(self) -> str:
-        """The label with the words that are not understood struck out, by strokes of Unicode."""
+        """The label, with unknown words struck out by combining characters."""
         # Masked first: URLs with struck words are not recognised.
         shown = redact_url(self.label)
         for word in map(re.escape, self.unknown_words):
@@ -92,7 +92,7 @@ class TextQuery:
 
     @property
     def names_the_unknown(self) -> bool:
-        """True if some words are understood, but not the thing itself, as in "green bus"."""
+        """True if some words are understood, but not the object's, as in "green bus"."""
         understood = self.words or self.objects or self.needs_motion
         return bool(self.terms and self.unknown_words) and not understood
 
@@ -108,7 +108,7 @@ class TextQuery:
         return any(isinstance(term, MotionTerm) for term in self.terms)
 
     def fault(self) -> str | None:
-        """Return which words are not understood and what is searched for instead; None if all are understood."""
+        """Name the words that are not understood and the search that replaces them; None if all are understood."""
         if not self.unknown_words and self.terms:
             return None
         known = [(term.text or "writing") if isinstance(term, WordTerm) else term.word for term in self.terms]
@@ -156,7 +156,7 @@ def _quoted(words: Sequence[str]) -> str:
 
 
 class _Shown:
-    """Query that is shown instead of described, so that it has no unknown words."""
+    """Query by a picture or a region instead of words, so that it has no unknown words."""
 
     __slots__ = ()
 
@@ -186,7 +186,7 @@ def _at(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RegionQuery(_Shown):
-    """Box around the wanted thing.
+    """Box around the object.
 
     Args:
         xywh: Left, top, width and height in source pixels of the first frame.
@@ -219,7 +219,7 @@ class RegionQuery(_Shown):
 
     @property
     def shown_label(self) -> str:
-        """The label without numbers, which say nothing to the eye."""
+        """The label without the coordinates."""
         return f"region{_at(self.at_seconds)}"
 
     def checked(self, size_wh: tuple[int, int]) -> RegionQuery:
@@ -249,7 +249,7 @@ class RegionQuery(_Shown):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskQuery(_Shown):
-    """An object's own shape.
+    """Mask of an object.
 
     Args:
         path: Where it was read from.
@@ -289,7 +289,7 @@ class MaskQuery(_Shown):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExampleQuery(_Shown):
-    """Picture of the wanted thing.
+    """Picture of the object.
 
     Args:
         path: Where it was read from.
@@ -310,18 +310,18 @@ Query = TextQuery | RegionQuery | MaskQuery | ExampleQuery
 def resized_queries(
     queries: Sequence[Query], before_wh: tuple[int, int], size_wh: tuple[int, int]
 ) -> tuple[Query, ...]:
-    """Queries of frames of another size: regions and masks keep their place in the picture."""
+    """Return the queries for frames of another size: regions and masks keep their place in the picture."""
     return tuple(
         query.resized(before_wh, size_wh) if isinstance(query, RegionQuery | MaskQuery) else query for query in queries
     )
 
 
 def parse_text(text: str) -> TextQuery:
-    """A text query.
+    """Return the text query.
 
     Raises:
         EmptyQuery: Nothing but blanks.
-        InvalidSetting: Longer than anybody would write.
+        InvalidSetting: Longer than the limit.
     """
     if not text.strip():
         raise EmptyQuery(
@@ -348,7 +348,7 @@ def parse_text(text: str) -> TextQuery:
 
 
 def parse_region(text: str, at_seconds: float = 0.0) -> RegionQuery:
-    """A region from `x,y,w,h`.
+    """Return a region from `x,y,w,h`.
 
     Raises:
         InvalidSetting: Not four numbers, not finite, without area, or a time before 0.
@@ -363,7 +363,7 @@ def parse_region(text: str, at_seconds: float = 0.0) -> RegionQuery:
 def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQuery:
     """Load an example picture, turned upright by its EXIF tag; of an animation, the first frame.
 
-    Transparent pixels take the mean colour of the visible ones, so that they add no colour of their own.
+    Transparent pixels get the mean colour of the visible ones, so that they add no other colour.
 
     Raises:
         ExampleUnreadable: Missing, not a picture, damaged, too large or wholly transparent.
@@ -379,7 +379,7 @@ def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQ
 
 
 def load_mask(path: str | Path, at_seconds: float = 0.0, *, max_pixels: int = 100_000_000) -> MaskQuery:
-    """An object's mask: a picture that is neither black nor transparent where the object is.
+    """Load an object's mask: a picture that is neither black nor transparent on the object.
 
     Raises:
         MaskUnreadable: Missing, not a picture, damaged, too large, or black everywhere.
@@ -404,7 +404,7 @@ class _NotAPicture(Exception):
 
 
 def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
-    """`[H, W, 4]` uint8, upright."""
+    """Return `[H, W, 4]` uint8, upright."""
     from PIL import Image
 
     remedy = f"give a picture ({', '.join(EXAMPLE_FORMATS)})"

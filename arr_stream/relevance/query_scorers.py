@@ -18,11 +18,11 @@ from arr_stream.texture.pixels import averaged
 from arr_stream.types import FloatArray
 
 _HALF_UNDERSTOOD = 0.3
-"""Weight in the choice of a query of which only a property is understood: much else has it."""
+"""Weight of a query of which only a property is understood, since other things have it too."""
 _DETECTED = 0.8
-"""Weight of a detected object in the choice."""
+"""Weight of a detected object."""
 _STILL_OBJECT = 0.4
-"""Share of that weight that an object loses if it stands still while something else moves."""
+"""Share of that weight that a still object loses while something else moves."""
 _BEFORE_BACKGROUND = 0.8
 """The same share before a known background."""
 _MAY_BE_FOUND = 0.4
@@ -41,9 +41,9 @@ class QueryRelevance:
         half_understood: For each query, whether only a property of the thing is understood.
         of_words: For each query, whether it asks for words.
         detected: For each query, whether a detector answers it.
-        others: `[gh, gw]` in [0, 1], how surely each cell is an object that no query names, where all are answered by a
-            detector; else None.
-        moves: A query is for objects of a detector that move.
+        others: `[gh, gw]` in [0, 1], confidence that each cell is an object that no query names, if a detector answers
+            all queries; else None.
+        moves: A query is for detected objects of a kind that moves.
     """
 
     best: Array
@@ -59,12 +59,12 @@ class QueryRelevance:
     def followed(self, figure: Array, change: Change | None = None) -> Array:
         """Return `[gh, gw]` in [0, 1]: how far the selection follows the queries in each cell.
 
-        A detector misses objects and reports false ones, so the selection follows it only in part. Where anything
-        moves, moving objects come first; and a moving thing may be an object of a moving kind that the detector missed.
+        A detector misses objects and reports false ones, so the selection follows it only in part. If anything moves,
+        moving objects come first, and a moving thing may be an object that the detector missed.
 
         Args:
-            figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
-            change: Evidence of change; before a background that is known it tells an object from its box.
+            figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
+            change: Evidence of change; with a known background it separates an object from the rest of its box.
         """
         asked = self.combined
         if any(self.half_understood):
@@ -85,7 +85,7 @@ class QueryRelevance:
 
     @property
     def word_cells(self) -> Array | None:
-        """`[gh, gw]` bool: the winning query asks for words; None where none does."""
+        """`[gh, gw]` bool: the winning query asks for words; None if no query does."""
         return _won_by(self.query, self.of_words) if any(self.of_words) else None
 
 
@@ -108,14 +108,14 @@ def answer_queries(
     kinds = "half_understood", "of_words", "detected"
     half_understood, of_words, detected = (tuple(map(attrgetter(name), answers)) for name in kinds)
     others = [averaged(answer.other, cells_hw) for answer in answers if answer.other is not None]
-    # A thing that one query does not name may be named by another.
+    # An object that one query does not name may be named by another.
     common = xp.amin(xp.stack(others), 0) if len(others) == len(answers) else None
     moves = any(answer.moves for answer in answers)
     return QueryRelevance(most, combined, query, carried, half_understood, of_words, detected, common, moves), states
 
 
 def _won_by(query: Array, which: Sequence[bool]) -> Array:
-    """`[gh, gw]` bool: the cells whose winning query is one of those."""
+    """Return `[gh, gw]` bool: the cells whose winning query is one of those."""
     won = query < -1  # nowhere yet
     for index, counts in enumerate(which):
         if counts:

@@ -4,7 +4,7 @@
     sought("What does the sign say?")                             # ("sign", "text")
 
 Each text is a query of its own, as `parse_text` takes it. The options of a choice ("left or right", "small or large")
-give no query. A side counts if it identifies the thing ("the car on the left").
+give no query. A side counts if it identifies the object ("the car on the left").
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ANSWERS = _words(
     empty new old on off yes no not
     """
 )
-"""Words that a question may offer as its answer."""
+"""Words that a question may offer as answers."""
 _LINKS = _words("to the on at in of it is a an one side more or")
 """Words that may appear between two sides."""
 _GENERIC = _words(
@@ -65,7 +65,7 @@ def sought(question: str) -> tuple[str, ...]:
     run: list[str] = []
     for at, word in enumerate(words):
         if word in PLACES and _tells_apart(words, at) and (run or found):
-            # A side belongs to the thing named last.
+            # A side belongs to the object named last.
             if not run:
                 run = list(found)[-1].split()
                 del found[" ".join(run)]
@@ -83,7 +83,7 @@ def sought(question: str) -> tuple[str, ...]:
 
 
 def _close(run: list[str], found: dict[str, None]) -> None:
-    """The run is a text by itself, unless it is a lone verb."""
+    """Add the run of words as a text, unless it is a lone verb."""
     lone_verb = len(run) == 1 and run[0].endswith("ing") and run[0] not in MOTION and len(run[0]) > 5
     while len(run) > 1 and (run[-1] in MOTION or run[-1] == "move"):
         run.pop()
@@ -104,14 +104,14 @@ def _singular(word: str) -> str:
 
 
 def _tells_apart(words: list[str], at: int) -> bool:
-    """Return whether a side identifies the thing: `on the left`, and neither `left of` nor `what left`."""
+    """Return whether a side identifies the object: `on the left`, and neither `left of` nor `what left`."""
     before = words[at - 1] if at else ""
     after = words[at + 1] if at + 1 < len(words) else ""
     return after != "of" and before not in _WHO and before in ("the", "on", "at", "in")
 
 
 def _without_answers(words: list[str]) -> list[str]:
-    """The words without choices between answers, such as `on the left or on the right`."""
+    """Return the words without choices between answers, such as `on the left or on the right`."""
     kept = list(words)
     for at in [k for k, word in enumerate(words) if word == "or"]:
         first, last = at - 1, at + 1

@@ -31,9 +31,9 @@ _COLUMN = {name: column for column, name in enumerate(CHANNEL_NAMES)}
 
 
 SURE_CHANGE = 0.3
-"""Change of the best quarter of a cell, above twice that of the middle one, from which something surely changed."""
+"""Change of a cell's best quarter, above twice the median cell's, that proves a change."""
 WRITTEN_POWER = 1.5
-"""Added to the exponent of channel 16 where change before a still camera leads: only sure text keeps its claim."""
+"""Added to the exponent of channel 16 where change before a still camera leads, so that only confident text counts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,9 +42,9 @@ class Change:
 
     Args:
         cells: `[N]` in [0, 1].
-        certainty: In [0, 1], how clearly anything changed, one number or `[N]`: a model that does not fit the frame
-            finds change everywhere, a thing that moves is somewhere.
-        known: In [0, 1], how surely the camera stands still before a background that is known, one number or `[N]`.
+        certainty: In [0, 1], confidence that anything changed, one number or `[N]`: a wrong model finds change
+            everywhere, a moving object only in some cells.
+        known: In [0, 1], confidence that the camera is still and the background known, one number or `[N]`.
     """
 
     cells: Array
@@ -60,14 +60,14 @@ class Change:
             cells_hw: Rows and columns of cells.
             known: As above.
         """
-        # A thing smaller than a cell changes little of the cell, but changes it surely.
+        # An object smaller than a cell changes a small part of it, but changes that part clearly.
         quarters = averaged(plane, (2 * cells_hw[0], 2 * cells_hw[1]))
         excess = namespace(plane).amax(quarters) - 2 * middle_of(quarters.reshape(-1))
         cells = averaged(quarters, cells_hw).reshape(-1)
         return cls(cells, at_most(at_least(excess / SURE_CHANGE, 0.0), 1.0), known)
 
     def lead(self, weights: ScoringSettings) -> Array | float:
-        """The share of the score that change takes, in [0, 1]."""
+        """Share of the score that change takes, in [0, 1]."""
         still = self.known
         share: Array | float = (weights.change * still + weights.change_moving * (1 - still)) * self.certainty
         return share
@@ -80,7 +80,7 @@ class Sample:
     Args:
         values: `[N, len(CHANNEL_NAMES)]`, NumPy on the host, tensors on a device.
         relevance: `[N]` relevance to the query on this frame, carried or computed; zeros without a query.
-        figure: `[N]` how surely each belongs to what moves (`relevance.figure`); None if unknown.
+        figure: `[N]` confidence that each belongs to a moving object (`relevance.figure`); None if unknown.
         moved: The highest figure of any place on the frame, one number or `[N]`.
         words: `[N]`, 1 where the relevance is to words that were read, else 0; None for 0 everywhere.
         change: Evidence of change, or None.
@@ -110,7 +110,7 @@ def writing(sample: Sample, weights: ScoringSettings) -> Array:
 
 
 def perspective(sample: Sample, weights: ScoringSettings) -> tuple[Array, Array]:
-    """Score saliency, motion and change. Return the score led by change, and the score without it."""
+    """Score saliency, motion and change. Return the score with change, and the score without it."""
     standing = _outstanding(sample, weights)
     if sample.change is None:
         return standing, standing
@@ -136,12 +136,12 @@ def _lead(sample: Sample, weights: ScoringSettings) -> Array | float:
 
 
 def _lead_before_background(sample: Sample, weights: ScoringSettings) -> Array | float:
-    """Return the weight of change: how surely the camera stands still before a known background."""
+    """Return the weight of change: the confidence that the camera is still and the background known."""
     return 0.0 if sample.change is None else sample.change.lead(weights) * sample.change.known
 
 
 def _left_by_motion(sample: Sample, weights: ScoringSettings) -> Array | float:
-    """Return the share of their weight that still things keep: motion captures attention, as it does a viewer's."""
+    """Return the share of their weight that still places keep, since motion captures attention."""
     return 1 - weights.capture * sample.moved
 
 
@@ -151,6 +151,6 @@ def participation(sample: Sample, weights: ScoringSettings) -> Array:
 
 
 def claim(sample: Sample, weights: ScoringSettings) -> Array:
-    """Score the places that the model looked at or that earlier questions were about; overlaps count once."""
+    """Score places by the model's attention and the relevance to earlier questions; overlaps count once."""
     looked = weights.attention * sample["attention"]
     return namespace(looked).maximum(looked, weights.history * sample["attention_history"])

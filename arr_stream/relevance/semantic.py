@@ -3,8 +3,8 @@
 Image and text features of one model lie in different places of their common space (Liang et al., "Mind the gap", 2022),
 so each is centred by its own mean: places by the mean of the features, queries by the mean of generic texts. A query's
 centred feature is the direction that distinguishes it from generic texts. Its product with a place is compared with the
-products of the generic texts on this stream: relevance measures how far it exceeds them. Nothing is stretched to the
-frame, so a query without a match stays low everywhere.
+products of the generic texts on this stream: relevance measures how far it exceeds them. Relevance is not normalised by
+the frame, so a query without a match stays low everywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GENERIC = (
     *("the sky", "water", "the ground", "a wall", "a floor", "a window", "a building", "a house", "a street", "a road"),
     *("a car", "a bicycle", "a boat", "a chair", "a table", "a bottle", "food", "clothes", "a book", "a sign"),
 )
-"""Texts that any scene may or may not fit: they give the mean of text features and the scores of chance matches."""
+"""Generic texts, unrelated to any stream: they give the mean of text features and the scores of chance matches."""
 
 ATTRIBUTES = (
     *(
@@ -50,7 +50,7 @@ ATTRIBUTES = (
     *("round", "square", "long", "small", "large", "striped", "dotted", "checked", "plain", "shiny", "wooden", "metal"),
     *("a circle", "a triangle", "a star", "a cross", "a ring", "a heart", "an arrow", "a line", "a spot", "a corner"),
 )
-"""Sample, with the generic texts, of common queries: the 16 channels keep their directions first."""
+"""Common queries, with the generic texts, whose directions the 16 channels preserve first."""
 
 Z_HALF = 2.5
 """Standard deviations above the generic texts' scores at which relevance is one half."""
@@ -59,16 +59,16 @@ Z_WIDTH = 0.4
 """Deviations over which relevance rises from one half to 0.73."""
 
 KEYFRAMES_TO_LEARN = 3
-"""Keyframes that the mean is learned from where no PCA is given."""
+"""Number of keyframes from which the mean is learned without a PCA."""
 
 _COMPONENTS = 64
 _PLACES = 1024
 _LEAST_OFFSET = 0.01
-"""Texts nearer to the generic mean than this fade to no direction at all."""
+"""Distance from the generic mean below which a text's direction fades to zero."""
 
 _LEAST_SPREAD = 0.05
-"""Least assumed distance of places from the mean, halved: smaller distances are rounding errors, and no query may stand
-out there."""
+"""Least assumed distance of places from the mean, halved; smaller ones are rounding errors, which must not score
+high."""
 
 _ROUNDS, _FIRST_ROUNDS = 2, 4
 _REMEMBERED_TEXTS = 256
@@ -106,19 +106,19 @@ class SemanticSpace:
         self._coordinates = np.zeros((0, CHANNELS), np.float32)
         self._last: tuple[Embedding, FloatArray, FloatArray] | None = None
         self.version = 0
-        """Grows whenever channels of before mean something else than channels of now."""
+        """Version number; it grows when earlier channels are no longer comparable with new ones."""
         self._renew()
 
     @property
     def projection(self) -> Projection | None:
-        """The rows in use; None before there is a PCA."""
+        """Projection in use; None before there is a PCA."""
         return self._projection
 
     def ask(self, texts: Sequence[str]) -> tuple[str, ...]:
         """Replace the queries; each text is encoded once.
 
         Returns:
-            One line for every text that the model cannot take unchanged.
+            A line for every text that the model has to shorten or change.
 
         Raises:
             EmptyQuery: A text without anything in it.
@@ -164,7 +164,7 @@ class SemanticSpace:
             learned = KEYFRAMES_TO_LEARN - self._means_to_learn
             self._pca = replace(self._pca, mean=self._pca.mean + (mean - self._pca.mean) / np.float32(learned + 1))
         self._means_to_learn -= 1
-        # Scores measured about another mean do not apply to this one.
+        # Scores relative to another mean do not apply to this one.
         self._null = Null(len(mean))
 
     def project(self, embedding: Embedding) -> FloatArray:
@@ -177,7 +177,7 @@ class SemanticSpace:
         return self._rows().project(self._centred(embedding))
 
     def relevance(self, channels: FloatArray) -> FloatArray:
-        """`[Q, ...]` float32 in [0, 1] of the 16 channels `[16, ...]`, wherever they were carried to.
+        """Return `[Q, ...]` float32 in [0, 1] from the 16 channels `[16, ...]`, which may be propagated ones.
 
         Raises:
             ValueError: Not 16 channels, or no keyframe yet.
@@ -192,7 +192,7 @@ class SemanticSpace:
         return self._projection
 
     def _renew(self) -> None:
-        """New rows for new queries or a new PCA."""
+        """Compute the projection for new queries or a new PCA."""
         if self._pca is None:
             return
         like = self._projection.rows if self._projection is not None else None
@@ -210,13 +210,13 @@ class SemanticSpace:
         return np.asarray(features, np.float32)
 
     def _directions(self, features: FloatArray) -> FloatArray:
-        """Text features `[N, D]` from the mean of the generic ones, at unit length (zero at that mean)."""
+        """Return text features `[N, D]` minus the mean of the generic ones, at unit length (zero at that mean)."""
         offsets = features - self._text_mean
         lengths = np.linalg.norm(offsets, axis=1, keepdims=True)
         return np.asarray(offsets / np.maximum(lengths, _LEAST_OFFSET), np.float32)
 
     def _centred(self, embedding: Embedding) -> FloatArray:
-        """Centred features of an embedding; those of the last one are kept, since its queries may change."""
+        """Return the centred features of an embedding; the last result is cached, since its queries may change."""
         assert self._pca is not None
         last = self._last
         if last is None or last[0] is not embedding or last[1] is not self._pca.mean:
@@ -253,7 +253,7 @@ class Null:
     """Running mean and deviation of the generic texts' scores on the places of a stream.
 
     Args:
-        dimensions: Of the space; by chance alone, unrelated directions in it score something.
+        dimensions: Dimensions of the space, which set the scores of unrelated directions.
     """
 
     def __init__(self, dimensions: int) -> None:
@@ -262,7 +262,7 @@ class Null:
         self._least = _LEAST_SPREAD / float(np.sqrt(dimensions))
 
     def add(self, products: FloatArray) -> None:
-        """Take in products of any shape."""
+        """Add products of any shape."""
         count = self.count + products.size
         if count == 0:
             return
@@ -298,7 +298,7 @@ def mostly_latin(text: str) -> bool:
 
 
 def _sampled(values: FloatArray, most: int) -> FloatArray:
-    """`[D, n]`: at most `most` of the places of `[D, h, w]`, spread evenly in reading order."""
+    """Return `[D, n]`: at most `most` of the places of `[D, h, w]`, spread evenly in reading order."""
     flat = values.reshape(values.shape[0], -1)
     if flat.shape[1] <= most:
         return flat

@@ -1,4 +1,4 @@
-"""Words that a query asks for, in the lines that were read on the frame."""
+"""Matching of a query's words with the lines that were read on the frame."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ WORD_RATIO = 0.8
 """Least similarity at which a misread word still counts."""
 
 CONFUSED = 0.25
-"""Cost of taking one sign for another that looks like it. A word of nothing but such signs is another word ("SOS",
-"505"): its similarity, 0.75, is below `WORD_RATIO`."""
+"""Cost of confusing two characters that look alike. A word in which all characters are confused is another
+word
+("SOS", "505"): its similarity, 0.75, is below `WORD_RATIO`."""
 EDIT = 1.0
-"""Cost of any other wrong, missing or added letter: one in five is forgiven."""
+"""Cost of any other wrong, missing or added letter: one in five is tolerated."""
 DIGIT_EDIT = 4.0
 """Cost of a wrong, missing or added digit, which makes another number rather than a misread one."""
 
 EXACT = 2
-"""Longest word, in letters, that must match exactly, as too many words differ from it by one sign."""
+"""Longest word, in letters, that must match exactly, since too many words differ from it by one letter."""
 INSIDE = 4
 """Shortest word, in letters, that may match inside a longer one."""
 LOOSE = 8
@@ -36,9 +37,9 @@ _ALIKE = frozenset((a, b) for group in _LOOK_ALIKE for a in group for b in group
 
 
 def word_mask(regions: Iterable[TextRegion], word: str, hw: tuple[int, int]) -> FloatArray:
-    """`[h, w]` float32: where a word is written, 1 where it was read exactly, down to `WORD_RATIO` where nearly.
+    """Return `[h, w]` float32: regions with the word, 1 for an exact match, down to `WORD_RATIO` for a close one.
 
-    A region counts as a whole, even where the word is only a part of its line.
+    A region counts as a whole, even if the word is only a part of its line.
     """
     found = [replace(region, confidence=word_similarity(region.text or "", word)) for region in regions]
     return text_mask([region for region in found if region.confidence >= WORD_RATIO], hw)
@@ -46,13 +47,14 @@ def word_mask(regions: Iterable[TextRegion], word: str, hw: tuple[int, int]) -> 
 
 @functools.lru_cache(maxsize=4096)
 def word_similarity(line: str, word: str) -> float:
-    """Return how surely a recognised line holds a word (or several), in [0, 1]; 1 for a verbatim match in any case.
+    """Return the similarity of a word (or several) to its best match in a line, in [0, 1]; 1 for a verbatim match in
+    any case.
 
-    Blanks do not count, as recognisers lose and invent them. A word must begin where one begins in the line and end
+    Blanks do not count, since recognisers lose and add them. A word must begin where one begins in the line and end
     where one ends, or, from `INSIDE` letters on, be part of one; a number is never part of a longer number. The rest is
-    an edit distance (Sellers 1980, which finds the best stretch of the line), in which signs that look alike are close:
-    1 minus the cost of the edits as a share of the word's letters. 0 where the word has more than twice the letters of
-    the line.
+    an edit distance (Sellers 1980, which finds the best stretch of the line), in which confusing similar characters is
+    cheap: 1 minus the cost of the edits as a share of the word's letters; 0 if the word has more than twice the letters
+    of the line.
     """
     wanted, tokens = folded(word).replace(" ", ""), folded(line).split()
     found = "".join(tokens)
@@ -70,7 +72,7 @@ def word_similarity(line: str, word: str) -> float:
 
 
 def folded(text: str) -> str:
-    """Lower case without accents and punctuation, blanks made single; a number keeps its decimals ("3.99" is "399")."""
+    """Return lower case without accents and punctuation, with single blanks; decimals stay ("3.99" is "399")."""
     plain = unicodedata.normalize("NFKD", text.casefold())
     kept = "".join(char for char in plain if not unicodedata.combining(char))
     kept = re.sub(r"(?<=\d)[.,](?=\d)", "", kept)
@@ -78,16 +80,16 @@ def folded(text: str) -> str:
 
 
 def _holds(token: str, wanted: str) -> bool:
-    """The token has the word in it, and no number is cut in two."""
+    """Return whether the token includes the word without cutting a number in two."""
     before = r"(?<!\d)" if wanted[0].isdigit() else ""
     after = r"(?!\d)" if wanted[-1].isdigit() else ""
     return re.search(f"{before}{re.escape(wanted)}{after}", token) is not None
 
 
 def _least_cost(wanted: str, found: str, limits: set[int]) -> float:
-    """Least cost of turning any stretch of `found` that begins and ends at `limits` into `wanted`.
+    """Return the least cost of turning any part of `found` that begins and ends at `limits` into `wanted`.
 
-    Row i, column j holds the least cost for the first i letters of `wanted` and a stretch that ends before letter j.
+    Row i, column j is the least cost for the first i letters of `wanted` and a part that ends before letter j.
     """
     rows = [[0.0 if j in limits else float("inf") for j in range(len(found) + 1)]]
     for i, letter in enumerate(wanted):

@@ -1,4 +1,4 @@
-"""Turns scores into cells under a fixed budget: which places, and at which level of detail."""
+"""Allocation of a token budget: the chosen cells and their levels of detail, from the scores."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ COARSE_LEVEL = 2
 """Level of detail of context cells: 4x4 fine cells for one token."""
 
 COARSE_WORTH = 1 / 8
-"""Worth of a fine cell's score when it is seen only within a coarse cell. Its share of the pixels is a sixteenth;
-twice that makes a block of even background worth two of its cells."""
+"""Factor on a fine cell's score if the cell is shown only as part of a coarse cell. Its share of the pixels is a
+sixteenth; twice that makes a block of even background worth two of its cells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,16 +41,16 @@ class Allocation:
 
 
 def allocate_tokens(score: FloatArray, eligible: BoolArray, tokens: int, coarse_most: int) -> Allocation:
-    """The best fine cells, with coarse ones for the background where they are worth more than the last fine ones.
+    """Choose the best fine cells, and coarse ones for the background where they are worth more than the last fine ones.
 
     A coarse cell is worth an eighth of the scores that it shows, a fine one its own score. Starting
-    from fine cells alone, the least fine cell is exchanged for the best block as long as that gains. A question
-    that is answered in a few cells thus leaves tokens for context, one that needs them all keeps them.
+    from fine cells alone, the least fine cell is exchanged for the best block as long as that gains. So a question
+    about a few cells leaves tokens for context, and a question that needs all tokens keeps them.
 
     Args:
         score: `[gh, gw]` in [0, 1].
         eligible: `[gh, gw]`, which cells may be chosen fine.
-        tokens: Cells to choose; fewer come back only where fewer are eligible.
+        tokens: Cells to choose; fewer are returned only if fewer are eligible.
         coarse_most: Most coarse cells.
     """
     columns = score.shape[1]
@@ -77,7 +77,7 @@ def allocate_tokens(score: FloatArray, eligible: BoolArray, tokens: int, coarse_
 
 
 def _exchanges(score: FloatArray, order: IntArray, most: int) -> IntArray:
-    """Blocks that are worth more than the fine cells that they replace, best first."""
+    """Return the blocks that are worth more than the fine cells that they replace, best first."""
     if most <= 0:
         return np.zeros(0, np.int32)
     rest = score.copy()

@@ -1,10 +1,10 @@
 """The semantic atlas: a frame as regions with importance, and the tokens that show them.
 
-The regions may come from any clusterer. With one region a cell the atlas is the grid itself, and every way to share
-tokens out becomes the choice of the best cells.
+The regions may come from any clusterer. With one region a cell the atlas is the grid itself, and every division of the
+tokens chooses the best cells.
 
-Two things can be made of it: a choice of cells, as the frame loop does (`selection.strategies`), or *pooled* tokens,
-each the mean of the features of some neighbouring cells of one region, which no other region dilutes.
+It has two uses: a choice of cells, as in the frame loop (`selection.strategies`), or *pooled* tokens, each the mean of
+the features of some neighbouring cells of one region, without those of other regions.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ RELEVANCE_WEIGHT, SALIENCY_WEIGHT = 0.6, 0.4
 """A region's importance: its most relevant cell, and its mean saliency."""
 
 HYBRID_IMPORTANCE = 0.5
-"""Share of the highest importance from which a region matters."""
+"""Share of the highest importance from which a region counts as important."""
 
 HYBRID_GRID_SHARE = 0.5
-"""Share of a hybrid's tokens that go to the grid. Where cells are chosen, less costs coverage."""
+"""Share of the tokens that `hybrid` spends on the grid; a smaller share lowers coverage."""
 
 
 def region_importance(regions: Regions, relevance: FloatArray, saliency: FloatArray) -> FloatArray:
@@ -53,7 +53,7 @@ class SemanticAtlas:
 
     Args:
         hw: Rows and columns of the grid.
-        regions: Which cells belong to which region.
+        regions: The region of each cell.
         importance: `[n]`, at least 0; in [0, 1] where relevance and saliency are.
         relevance, saliency: `[cells]`, the inputs of importance, kept for a new division.
     """
@@ -80,7 +80,7 @@ class SemanticAtlas:
         return tuple(np.split(order, np.cumsum(self.regions.sizes)[:-1]))
 
     def divided(self, labels: IntArray) -> SemanticAtlas:
-        """The same frame with other regions, `[gh, gw]`."""
+        """Return the atlas of the same frame with other regions, `[gh, gw]`."""
         return _atlas(labels, self.relevance, self.saliency)
 
 
@@ -150,7 +150,7 @@ class AtlasTokens:
         return seats[len(seats) - self.count :]
 
     def pool(self, features: FloatArray) -> FloatArray:
-        """Means of features over the cells of each token.
+        """Return means of features over the cells of each token.
 
         Args:
             features: `[D, gh, gw]`.
@@ -165,18 +165,18 @@ class AtlasTokens:
 
 
 def proportional(atlas: SemanticAtlas, tokens: int) -> AtlasTokens:
-    """Tokens by importance times size; a region with n tokens is pooled over about sqrt(n) x sqrt(n) places."""
+    """Divide tokens by importance times size; a region with n tokens is pooled over about sqrt(n) x sqrt(n) places."""
     return lay_out(atlas, proportional_quota(atlas.regions.sizes, atlas.importance, tokens))
 
 
 def fixed(atlas: SemanticAtlas, each: int, tokens: int | None = None) -> AtlasTokens:
-    """`each` tokens a region, most important first while `tokens` last (None: for all)."""
+    """Give each region `each` tokens, most important first while `tokens` last (None: all regions)."""
     most = atlas.regions.member.size if tokens is None else tokens
     return lay_out(atlas, fixed_quota(atlas.regions.sizes, atlas.importance, most, each))
 
 
 def tiers(atlas: SemanticAtlas, tokens: int | None = None) -> AtlasTokens:
-    """15 tokens for the most important fifth of the regions, 5 for the next three tenths, 1 for the rest.
+    """Give 15 tokens to each region of the most important fifth, 5 to the next three tenths, 1 to the rest.
 
     With `tokens` these numbers are scaled to that budget; without, a region has at most as many as it has cells.
     """
@@ -193,22 +193,22 @@ def hybrid(
     importance_share: float = HYBRID_IMPORTANCE,
     grid_share: float = HYBRID_GRID_SHARE,
 ) -> AtlasTokens:
-    """Select cells of the atlas on regions that matter, and of an even grid over the rest, under one budget.
+    """Spend one budget on cells of the important regions, and on an even grid over the rest.
 
-    In the result `region` counts the regions that matter, in their order; the rest is one more, the last.
+    In the result, `region` numbers the important regions in their order; the rest is one more region, the last.
 
     Args:
         atlas: The regions.
         tokens: Tokens of both together.
-        importance_share: Regions with at least this share of the highest importance keep tokens of their own.
-        grid_share: Share of the tokens for the rest; more if the regions that matter have too few cells, and all where
-            nothing matters.
+        importance_share: Regions with at least this share of the highest importance get tokens of their own.
+        grid_share: Share of the tokens for the rest; more if the important regions have too few cells, and all if none
+            is important.
     """
     matters = atlas.importance >= importance_share * max(float(atlas.importance.max()), 1e-9)
     inside = int(atlas.regions.sizes[matters].sum())
     outside = atlas.regions.member.size - inside
     for_grid = min(outside, max(round(grid_share * tokens), tokens - inside))
-    # All that does not matter is one region, the last, which lay_out covers with even places.
+    # All unimportant cells form one region, the last, which lay_out covers with even places.
     labels = np.where(matters, np.cumsum(matters) - 1, int(matters.sum()))[atlas.regions.member]
     merged = atlas.divided(labels.reshape(atlas.hw).astype(np.int32))
     own = int(matters.sum())
@@ -219,11 +219,11 @@ def hybrid(
 
 
 def lay_out(atlas: SemanticAtlas, quota: IntArray) -> AtlasTokens:
-    """Tokens with their cells.
+    """Return tokens with their cells.
 
     Each region's box is divided into an even grid of about sqrt(n) x sqrt(n) places, in the box's proportions and at
-    most n in number; places that hold none of its cells are dropped, and the fullest others are halved in their stead
-    until there are n.
+    most n in number; places without any of its cells are dropped, and the fullest others are halved instead until there
+    are n.
 
     Args:
         atlas: The regions.
@@ -244,7 +244,7 @@ def lay_out(atlas: SemanticAtlas, quota: IntArray) -> AtlasTokens:
 
 
 def _places(cells: npt.NDArray[np.int64], columns: int, tokens: int) -> list[list[int]]:
-    """Exactly `tokens` groups of a region's ascending flat cells, row by row."""
+    """Return exactly `tokens` groups of a region's ascending flat cells, row by row."""
     row, column = np.divmod(cells, columns)
     row -= row[0]
     column -= column.min()
@@ -333,7 +333,7 @@ class CanonicalBatch:
 
 
 def stack(atlases: Sequence[CanonicalAtlas]) -> CanonicalBatch:
-    """Several frames as one batch; their grids may differ.
+    """Stack several frames as one batch; their grids may differ.
 
     Raises:
         ValueError: No frame, or forms that differ.

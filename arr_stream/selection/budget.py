@@ -10,7 +10,7 @@ DEFAULT_TOKENS = 273
 
 
 def budget_tokens(budget: str, cells: int) -> int:
-    """Tokens a frame.
+    """Return the tokens of a frame.
 
     Args:
         budget: `auto` (273, or the whole grid where that is smaller), a whole number of tokens, or a share of the
@@ -18,7 +18,7 @@ def budget_tokens(budget: str, cells: int) -> int:
         cells: Cells of the grid.
 
     Returns:
-        At most `cells`: a grid that is smaller than the budget is chosen whole.
+        At most `cells`: of a grid smaller than the budget, all cells are chosen.
 
     Raises:
         BudgetError: Not a number, or not above zero.
@@ -40,7 +40,7 @@ def budget_tokens(budget: str, cells: int) -> int:
 
 
 def budget_notice(budget: str, cells: int) -> str | None:
-    """Return what to say where a number of tokens is more than the grid has; None otherwise."""
+    """Return a notice if the budget exceeds the grid's cells; None otherwise."""
     text = budget.strip()
     if not text.isdecimal() or int(text) <= cells:
         return None

@@ -18,16 +18,16 @@ from arr_stream.relevance.scorers import Change
 from arr_stream.types import SCORERS, BoolArray, FloatArray, IntArray
 
 CULL_EDGE_DISTANCE = 0.05
-"""Cells farther from any edge than this share of the diagonal are flat: nothing to see unless the query wants them."""
+"""Cells farther from any edge than this share of the diagonal are flat; only a query can make them worth scoring."""
 
 ALWAYS_RELEVANCE = 0.02
-"""Cells at least this relevant (relative to the best) are looked at in any region, while there is room."""
+"""Cells at least this relevant (relative to the best) are scored in any region, while there is room."""
 
 SAVING = 8
-"""The cascade scores one cell in so many, the regions among them."""
+"""Divisor of the number of cells that the cascade scores, regions included."""
 
 EXPLORE_SHARE = 4
-"""One in so many of the scored cells is kept for the best regions, however many cells are relevant."""
+"""Divisor of the scored cells that are reserved for the best regions, even if more cells are relevant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Regions:
 
 
 def regions_of_cells(cluster_of_cell: IntArray) -> Regions:
-    """Regions from the cluster id of every cell, `[gh, gw]`."""
+    """Return the regions, from the cluster id of every cell, `[gh, gw]`."""
     labels = cluster_of_cell.ravel()
     counts = np.bincount(labels)
     ids = np.flatnonzero(counts)
@@ -83,7 +83,7 @@ def regions_of_cells(cluster_of_cell: IntArray) -> Regions:
 
 @lru_cache(maxsize=8)
 def _coordinates(hw: tuple[int, int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Row and column of every cell, row by row."""
+    """Return row and column of every cell, row by row."""
     y, x = np.divmod(np.arange(hw[0] * hw[1]), hw[1])
     return y, x
 
@@ -105,8 +105,8 @@ def mean_of_region(values: FloatArray, regions: Regions) -> FloatArray:
 def scored_most(cells: int, regions: int, tokens: int) -> int:
     """Return the most cells that may be scored one by one.
 
-    Together with the regions an eighth of the grid; where that is fewer than will be chosen, half as many again as
-    those, since there must be something to choose from.
+    With the regions, that is an eighth of the grid; if fewer than the cells to choose, one and a half times those, so
+    that there is a choice.
     """
     room = cells // SAVING - regions
     return room if room >= tokens else min(cells, tokens + tokens // 2)
@@ -124,10 +124,10 @@ def candidates(
 ) -> IntArray:
     """Return the cells worth scoring one by one.
 
-    Relevant cells come first, the most relevant ones where they are too many; a quarter of the room is left for
-    regions. Then the cells of the best region, of the next, and so on until the room is filled, of the last one those
-    nearest to its centroid; flat cells are left out. Cells still missing for `tokens` come from the best regions, flat
-    or not.
+    Relevant cells come first, the most relevant ones if there are too many; a quarter of the room is left for regions.
+    Cells of the best region follow, then of the next, until the room is filled; of the last region, those nearest to
+    its centroid. Flat cells are left out. If fewer than `tokens` are found, the best regions give the rest, flat or
+    not.
 
     Args:
         regions: The regions.
@@ -138,7 +138,7 @@ def candidates(
         skip: `[cells]`, cells that cannot be chosen anyway.
 
     Returns:
-        Ascending cell indices, `tokens` to `most` of them where so many may be chosen.
+        Ascending cell indices, `tokens` to `most` of them if that many may be chosen.
     """
     allowed = np.ones(regions.member.size, bool) if skip is None else ~skip
     better = _rank(region_score)[regions.member]
@@ -161,7 +161,7 @@ def candidates(
 
 
 def _rank(score: FloatArray) -> IntArray:
-    """Place of each in descending order, the best 0; ties keep their order."""
+    """Return the rank of each in descending order, the best 0; ties keep their order."""
     rank = np.empty(len(score), np.int32)
     rank[np.argsort(-score, kind="stable")] = np.arange(len(score), dtype=np.int32)
     return rank
@@ -207,7 +207,7 @@ def score_cascaded(
         figure, words, change: Of the cells, where it is known, as in `Sample`.
     """
     frame = frame_maxima(table, relevance, figure, weights)
-    # A region's means describe the region, but miss a small thing inside it that the query wants.
+    # A region's means miss a small object inside it that matches the query.
     of_regions = balance_table(
         mean_of_region(table, regions),
         best_of_region(relevance, regions),

@@ -1,6 +1,6 @@
-"""Regions divided anew until every one can have the same number of tokens.
+"""Redivision of regions until each can have the same number of tokens.
 
-Works on plain label maps of cells, so that any clusterer's regions will do.
+It works on label maps of cells, so it accepts any clusterer's regions.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Cells = list[int]
 def divide(cluster_of_cell: IntArray, importance: FloatArray, count: int, each: int) -> IntArray:
     """Divide the cells into exactly `count` regions of at least `each` cells, from any regions.
 
-    - A region of fewer than `each` cells joins the neighbour of the most similar importance.
-    - While there are more than `count`, the one with the least importance times size does the same: unimportant regions
-      become one large region, important ones stay.
+    - A region of fewer than `each` cells merges into the neighbour of the most similar importance.
+    - While there are more than `count`, the one with the least importance times size merges likewise: unimportant
+    regions become one large region, important ones stay.
     - While there are fewer, the largest is halved along its longer side.
-    - If none is large enough to be halved, single cells that regions can spare are gathered, each time around the
-      border cell of the largest region. This alone can leave a region in pieces.
+    - If none is large enough to be halved, a new region takes spare cells from others, near a border cell of the
+    largest region. Only this step can leave a region in pieces.
 
     Args:
         cluster_of_cell: `[gh, gw]` contiguous ids from 0.
         importance: `[n]` of each region, at least 0.
-        count: Regions wanted; fewer come back only where the grid has fewer than `count * each` cells.
-        each: Cells of each region at least.
+        count: Number of regions; fewer are returned only if the grid has fewer than `count * each` cells.
+        each: Least number of cells of a region.
 
     Returns:
         `[gh, gw]` int32 contiguous ids.
@@ -47,7 +47,7 @@ def divide(cluster_of_cell: IntArray, importance: FloatArray, count: int, each: 
 
 
 def _cells_of_regions(cluster_of_cell: IntArray) -> list[Cells]:
-    """Cells of each region, by ascending id; ids without cells are passed over."""
+    """Return the cells of each region, by ascending id; ids without cells are skipped."""
     flat = cluster_of_cell.ravel()
     order = np.argsort(flat, kind="stable")
     borders = (np.flatnonzero(np.diff(flat[order])) + 1).tolist()
@@ -62,7 +62,7 @@ def _as_labels(cells: list[Cells], shape: tuple[int, ...]) -> IntArray:
 
 
 def _split(cells: list[Cells], columns: int, count: int, each: int) -> None:
-    """Halve in place; the second half goes to the end of the list."""
+    """Halve a region in place; its second half is appended to the list."""
     by_size = [(-len(own), region) for region, own in enumerate(cells)]
     heapq.heapify(by_size)
     while len(cells) < count and -by_size[0][0] >= 2 * each:
@@ -74,7 +74,7 @@ def _split(cells: list[Cells], columns: int, count: int, each: int) -> None:
 
 
 def halved(cells: Cells, columns: int) -> tuple[Cells, Cells]:
-    """Two halves of a region, cut across its longer side; the second has the odd one."""
+    """Return two halves of a region, cut across its longer side; the second has the odd cell."""
     column = [cell % columns for cell in cells]
     tall = cells[-1] // columns - cells[0] // columns > max(column) - min(column)
     middle = len(cells) // 2
@@ -85,7 +85,7 @@ def halved(cells: Cells, columns: int) -> tuple[Cells, Cells]:
 
 
 def _merge(cluster_of_cell: IntArray, cells: list[Cells], importance: FloatArray, count: int, each: int) -> list[Cells]:
-    """Join regions until none has fewer than `each` cells and there are at most `count`."""
+    """Merge regions until none has fewer than `each` cells and there are at most `count`."""
     beside = _neighbours(cluster_of_cell, len(cells))
     size = [len(own) for own in cells]
     value = [float(v) for v in importance]
@@ -117,7 +117,7 @@ def _merge(cluster_of_cell: IntArray, cells: list[Cells], importance: FloatArray
 
 
 def _turn(size: int, importance: float, each: int) -> tuple[bool, float]:
-    """Too small a region comes first, then that with the least importance times size."""
+    """Return the merging order of a region: too small ones first, then by importance times size."""
     return size >= each, importance * size
 
 
@@ -137,7 +137,7 @@ def _neighbours(cluster_of_cell: IntArray, count: int) -> list[set[int]]:
 
 
 def _gather(cells: list[Cells], columns: int, each: int) -> None:
-    """A new region of `each` cells that others can spare, near to one another."""
+    """Return a new region of `each` cells that others can spare, near to one another."""
     largest = max(range(len(cells)), key=lambda region: (len(cells[region]), -region))
     own = np.stack(np.divmod(cells[largest], columns), axis=1)
     first = cells[largest][int(np.argmax(((own - own.mean(axis=0)) ** 2).sum(axis=1)))]

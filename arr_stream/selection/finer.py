@@ -1,4 +1,4 @@
-"""Cells given finer than the texture: four tokens each, where the source shows small text that the texture cannot."""
+"""Cells at a finer level of detail than the texture: four tokens each, for small text that only the source resolves."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from arr_stream.selection.allocation import Allocation
 from arr_stream.types import FINER, FINER_TOKENS, BoolArray, FloatArray, IntArray
 
 LEAST_SMALL_TEXT = 1 / 16
-"""Share of a cell that small text must cover: one of the 16 places at which it is known."""
+"""Least share of a cell that small text covers: one of its 16 samples."""
 LEAST_SCORE = 0.2
-"""Share of the highest score below which small text stays at its level: no query needs it."""
+"""Share of the highest score below which small text keeps its level, since no query needs it."""
 FINER_WORTH = 3.0
-"""Factor on a cell's score if it is sent finer: it then has four times as many pixels, three parts of them new."""
+"""Factor on a cell's score if it is sent finer: it then has four times as many pixels, three quarters of them new."""
 
 
 def with_finer(chosen: Allocation, small_text: FloatArray, tokens: int, share: float) -> Allocation:
-    """The best of the chosen cells with small text as four tokens; the lowest fine cells make room for them.
+    """Replace the best chosen cells with small text by four tokens each; the lowest fine cells make room for them.
 
-    Neighbouring cells go together, line by line and by their mean score: half a word is not read. An exchange is made
-    only where the cell is worth more, read, than the three that it replaces. Coarse cells stay: they are few, and all
-    that is left of the background.
+    Neighbouring cells are exchanged together, line by line and by their mean score, since half a word cannot be read.
+    An exchange is made only if the readable cell is worth more than the three cells that it replaces. Coarse cells
+    stay: they are few, and the only ones of the background.
 
     Args:
         chosen: Cells, best first, of at most `tokens` tokens.
-        small_text: `[gh, gw]` in [0, 1], share of each cell that is under small text.
+        small_text: `[gh, gw]` in [0, 1], share of each cell that small text covers.
         tokens: The budget.
         share: Largest share of it for finer cells.
     """
     fine = np.flatnonzero(chosen.level == 0).astype(np.int32)
     wanted, worth = _wanted(chosen, fine, small_text >= LEAST_SMALL_TEXT)
     spare, extra = tokens - chosen.tokens, FINER_TOKENS - 1
-    # Cost of each further token: nothing while tokens are left over, then the lowest cell that no query wants.
+    # Cost of each further token: 0 while tokens are left, then the score of the lowest cell that no query wants.
     stays = np.zeros(len(chosen), bool)
     stays[wanted] = True
     lowest_first = fine[::-1][~stays[fine[::-1]]]
@@ -49,7 +49,7 @@ def with_finer(chosen: Allocation, small_text: FloatArray, tokens: int, share: f
 
 
 def _wanted(chosen: Allocation, fine: IntArray, small: BoolArray) -> tuple[IntArray, FloatArray]:
-    """Indices of the fine cells that are wanted finer, the best first, and the worth of each: the mean of its group."""
+    """Return indices of the fine cells to refine, best first, and the worth of each: the mean of its group."""
     there = np.zeros(small.shape, np.uint8)
     there[chosen.rows[fine], chosen.columns[fine]] = 1
     count, labels = cv2.connectedComponents(there * small, connectivity=8)

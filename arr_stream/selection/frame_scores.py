@@ -25,11 +25,11 @@ class ScoringInputs:
     """Inputs of the scores of a frame's cells; `see_figure` and `QueryContext` document most of them.
 
     Args:
-        planes: Those that scores are made of; None where regions are scored first.
+        planes: Inputs of the scores; None if regions are scored first.
         weights: Of the scorers.
         known, change: See `Background` and `motion_evidence`; `change` is `[H/8, W/8]`.
-        sent: `[H/8, W/8]` lightness of the cells as the model has them; None where that is no matter.
-        small_text: Text too small for the texture on an earlier frame, and the way back to it.
+        sent: `[H/8, W/8]` lightness of the cells as sent to the model; None if no setting compares it.
+        small_text: Text too small for the texture on an earlier frame, and the flow back to that frame.
     """
 
     figure: Figure
@@ -90,6 +90,6 @@ def score_frame(inputs: ScoringInputs) -> Generator[str, None, ScoredFrame]:
     if inputs.small_text is not None:
         small_text = carried_to_cells(*inputs.small_text)
     yield "selection"
-    # The host needs the change only where it scores cells itself.
+    # The host needs the change only if it scores cells itself.
     left = change if inputs.planes is None else None
     return ScoredFrame(figure, moving, relevance, states, scores, difference, small_text, left)

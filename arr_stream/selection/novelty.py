@@ -26,7 +26,7 @@ class SeenCells:
 
     Args:
         grid: The cells.
-        put: Brings an array to where the pictures are.
+        put: Copies an array to the pictures' device.
     """
 
     def __init__(self, grid: Grid, put: Callable[[npt.NDArray[Any]], Array] = lambda values: values) -> None:
@@ -41,7 +41,7 @@ class SeenCells:
         self._level[:] = _NEVER
 
     def lose(self, cells: BoolArray) -> None:
-        """The model does not have these cells (`[gh, gw]`) any more."""
+        """Mark cells (`[gh, gw]`) as no longer in the model's memory."""
         self._level[cells] = _NEVER
 
     def change(self, eighth_grey: Array, difference: FloatArray | None = None) -> FloatArray:
@@ -53,21 +53,21 @@ class SeenCells:
         return np.where(self._level == _NEVER, np.float32(np.inf), difference)
 
     def unchanged(self, eighth_grey: Array, difference: FloatArray | None = None) -> BoolArray:
-        """Return `[gh, gw]`: sent before, at any level of detail, and unchanged."""
+        """Return `[gh, gw]`: cells sent before, at any level of detail, and unchanged since."""
         unchanged: BoolArray = self.change(eighth_grey, difference) < CHANGE_THRESHOLD
         return unchanged
 
     def known(self, eighth_grey: Array, difference: FloatArray | None = None) -> BoolArray:
-        """`[gh, gw]`: sent in full detail before, and unchanged."""
+        """Return `[gh, gw]`: cells sent in full detail before, and unchanged since."""
         known: BoolArray = self.unchanged(eighth_grey, difference) & (self._level <= 0)
         return known
 
     def send(
         self, chosen: Allocation, eighth_grey: Array, difference: FloatArray | None = None, *, whole: bool = False
     ) -> BoolArray:
-        """Note the chosen cells as sent; return `[N]`, which of them are new or changed at their level of detail.
+        """Record the chosen cells as sent; return `[N]` bool: new or changed at their level of detail.
 
-        With `whole`, changes of the others are measured from this picture, too.
+        With `whole`, later changes of the other cells are also measured from this picture.
         """
         self._before = self._level.copy(), self.sent
         stale = self.change(eighth_grey, difference) >= CHANGE_THRESHOLD
@@ -94,13 +94,13 @@ class SeenCells:
         self.sent = namespace(eighth_grey).where(renewed, eighth_grey, before)
 
     def take_back(self) -> None:
-        """Undo the last note: those cells were not sent."""
+        """Undo the last record: those cells were not sent."""
         self._level, self.sent = self._before
 
     def _send_blocks(
         self, level: int, chosen: Allocation, stale: BoolArray, shown: BoolArray, fresh: BoolArray, sending: BoolArray
     ) -> None:
-        """The same for the chosen blocks of one level of detail, which do not overlap: all of them at once."""
+        """Record the chosen blocks of one level of detail, which do not overlap, all at once; see `send`."""
         of_level = np.flatnonzero(chosen.level == level)
         reach = np.arange(1 << level)
         # Blocks at the border reach beyond the grid; reading a border cell twice there changes nothing.

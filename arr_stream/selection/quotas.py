@@ -8,14 +8,14 @@ import numpy.typing as npt
 from arr_stream.types import FloatArray, IntArray
 
 CANONICAL_REGIONS, CANONICAL_EACH = 91, 3
-"""The canonical form: 91 regions of three tokens make 273."""
+"""Canonical form: 91 regions of three tokens make 273."""
 
 TIERS = ((0.2, 15), (0.5, 5), (1.0, 1))
 """(share of regions by rank, tokens each): the first fifth 15, the next three tenths 5, the rest 1."""
 
 
 def proportional_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
-    """Divide tokens by importance times size, no region above its cells; the rest goes by largest remainder.
+    """Divide tokens by importance times size, at most a region's number of cells; remainders by largest remainder.
 
     Args:
         sizes: `[n]` cells of each region.
@@ -29,7 +29,7 @@ def proportional_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> 
 
 
 def fixed_quota(sizes: IntArray, importance: FloatArray, tokens: int, each: int = CANONICAL_EACH) -> IntArray:
-    """The same number of tokens for each region (its cells where it has fewer), most important first while they last.
+    """Give each region the same number of tokens (or all its cells if fewer), most important first while they last.
 
     Args:
         sizes, importance, tokens: As above.
@@ -65,17 +65,17 @@ def tier_wishes(importance: FloatArray) -> IntArray:
 
 
 def tiers_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
-    """15, 5 or 1 tokens by rank of importance, scaled to the budget; every region is shown while tokens last.
+    """Give 15, 5 or 1 tokens by rank of importance, scaled to the budget; every region gets one while tokens last.
 
     Returns:
-        `[n]`, in sum the budget, or the cells where those are fewer.
+        `[n]`, in sum the budget, or the number of cells if that is smaller.
     """
     quota = fixed_quota(sizes, importance, tokens, each=1)
     return quota + share_out(tier_wishes(importance), sizes - quota, tokens - int(quota.sum()))
 
 
 def share_out(weight: npt.NDArray[np.number], most: IntArray, tokens: int) -> IntArray:
-    """Whole tokens in proportion to `weight`, none above `most`, by largest remainder; ties go to the first."""
+    """Divide whole tokens in proportion to `weight`, none above `most`, by largest remainder; ties go to the first."""
     quota = np.zeros(len(weight), np.int32)
     weight = np.maximum(np.asarray(weight, np.float64), 1e-12)
     left = min(tokens, int(most.sum()))

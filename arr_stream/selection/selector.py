@@ -24,13 +24,13 @@ from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import SCORERS, BoolArray, FloatArray, Grid, IntArray
 
 _GAZE_SHARE = 1 / 3
-"""Share of the tokens for where someone looks; half of it beside a query that finds something."""
+"""Share of the tokens for the gaze point; half of it if a query finds something."""
 _HYBRID_GRID_SHARE = 0.5
 """Share of the tokens that `hybrid` leaves to the grid."""
 _FAINTEST_ANSWER = 0.1
 _FAINTEST_GAZE = 0.05
 _WANTED = 0.3
-"""Share of its highest relevance from which a query wants a cell."""
+"""Share of a query's highest relevance from which it claims a cell."""
 _CLUSTER = CHANNEL_INDEX["cluster"]
 _EDGE_DISTANCE = CHANNEL_INDEX["edge_distance"]
 _WITH_LEVELS = ("topk", "hybrid")
@@ -43,13 +43,13 @@ class CellValues:
 
     Args:
         relevance: To the queries.
-        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
+        figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
         confidence: Mean trust in the carried results.
-        difference: `[gh, gw]` from what the model was sent, in grey levels; None before anything was.
-        scores: Of all cells; None where regions are scored first.
-        small_text: `[gh, gw]` share of each cell under text too small for the texture; None where nothing finer is to
-            be had.
-        change: Evidence of change in the cells; None where they are scored already.
+        difference: `[gh, gw]` from the picture last sent to the model, in grey levels; None before the first.
+        scores: Of all cells; None if regions are scored first.
+        small_text: `[gh, gw]` share of each cell under text too small for the texture; None if no finer cells are
+            available.
+        change: Evidence of change in the cells; None if they are already scored.
         host_views: For each query, the part of its state that its scorer reads on the host, or None.
     """
 
@@ -70,8 +70,8 @@ class Choice:
     Args:
         chosen: The cells.
         score: `[gh, gw]` final scores; a cell that the cascade skipped has half of its region's.
-        scorer: `[N]` int32, index into `SCORERS`, why each cell was chosen.
-        cells_scored: Cells scored one by one.
+        scorer: `[N]` int32, index into `SCORERS`, the reason for each cell.
+        cells_scored: Number of cells scored one by one.
     """
 
     chosen: Allocation
@@ -100,7 +100,7 @@ def select_cells(
         settings: Strategy, levels of detail.
         weights: Of the scorers.
         tokens: Most tokens of the cells chosen.
-        skip: `[gh, gw]`, cells that must not be chosen (the model has them already).
+        skip: `[gh, gw]`, cells that must not be chosen, since the model has them.
         offer: Tokens that the budget over time grants, and the cells that it grants them to; None for all.
     """
     relevance, scores = values.relevance, values.scores
@@ -161,11 +161,11 @@ def select_cells(
 def share_among_queries(
     score: FloatArray, relevance: QueryRelevance, allowed: BoolArray, tokens: int
 ) -> tuple[FloatArray, BoolArray]:
-    """Scores `[gh, gw]` by which each of several queries gets cells that it wants, and which cells that raised.
+    """Raise scores `[gh, gw]` so that each of several queries gets cells; return them and the raised cells.
 
-    The tokens are divided equally among the queries that find something; each raises as many of the cells that no other
-    wants more, those first that it wants most. Without it a large thing that one query finds surely takes the tokens of
-    a small one that another finds less surely.
+    The tokens are divided equally among the queries that find something. Each raises that many cells, by its relevance,
+    among those where no other query is more relevant. Otherwise a large object with high relevance to one query would
+    take the tokens of a small one with lower relevance to another.
 
     Args:
         score: `[gh, gw]` in [0, 1].
@@ -188,14 +188,15 @@ def share_among_queries(
 def share_with_gaze(
     score: FloatArray, gaze: FloatArray, allowed: BoolArray, share: float, tokens: int
 ) -> tuple[FloatArray, BoolArray]:
-    """Scores `[gh, gw]` by which a share of the tokens goes to where someone looks, and which cells that raised.
+    """Raise scores `[gh, gw]` so that a share of the tokens goes to the gaze point; return them and the raised cells.
 
-    The share fades with the gaze from half its strength on; within it the score falls with the distance from the gaze.
+    The share fades once the gaze has faded to half its strength; the raised scores fall with the distance from the
+    gaze.
 
     Args:
         score, gaze: `[gh, gw]` in [0, 1].
         allowed: `[gh, gw]`, cells that may be chosen.
-        share: Of the tokens, while someone looks at this very moment.
+        share: Share of the tokens for a gaze point of this frame.
         tokens: Cells to choose.
     """
     raised = np.zeros(allowed.shape, bool)
@@ -215,7 +216,7 @@ def _above_the_others(
     allowed: BoolArray,
     tokens: int,
 ) -> FloatArray:
-    """Scores `[gh, gw]` with those of the `raised` cells above the best of the others that is left without a token.
+    """Return scores `[gh, gw]` with the `raised` cells above the best other cell that gets no token.
 
     Args:
         strength: `[gh, gw]` in [0, 1], the order among those raised.

@@ -1,8 +1,8 @@
 """Budget over time: tokens come in as a stream's time passes, and are spent on frames with events.
 
-Unspent tokens form a reserve of some seconds. Its level sets a price: a cell is sent if the model's gain is at least
-the price. Under an even flow of events the price settles where spending equals income; an event after a quiet time
-meets a full reserve and a low price. No later frame is used, and time that runs backwards pays nothing.
+Unspent tokens form a reserve of some seconds. Its level sets a price: a cell is sent if its gain is at least the price.
+Under a steady rate of events the price settles where spending equals income; an event after a quiet time meets a full
+reserve and a low price. Later frames are not used, and time that runs backwards adds no tokens.
 
 A price that grows exponentially as the budget goes is that of Zhou, Chakrabarty and Lukose, "Budget constrained bidding
 in keyword auctions and online knapsack problems" (2008), for offers that come one by one.
@@ -19,14 +19,14 @@ from arr_stream.selection.novelty import CHANGE_THRESHOLD
 from arr_stream.types import BoolArray, FloatArray
 
 RESERVE_SECONDS = 3.0
-"""Income that is kept at most; one whole frame where that is more.
+"""Longest income that is kept, or one whole frame if that is more.
 
-Ten seconds show about as much of an event and leave more of a short clip's tokens unspent, one second spends more of
+Ten seconds show about as much of an event but leave more of a short clip's tokens unspent; one second spends more of
 them on quiet stretches.
 """
 
 LOWEST_PRICE = 0.05
-"""Gain for which a cell is sent from a full reserve: flat cells, and scores that flicker at rest, are below it."""
+"""Least gain of a sent cell with a full reserve: flat cells, and flicker of scores in a still scene, are below it."""
 
 _HELD = np.float32(np.inf)
 
@@ -36,7 +36,7 @@ class Purse:
     """Reserve of tokens.
 
     Args:
-        tokens: Whole ones and parts of one, at least 0.
+        tokens: Number of tokens, fractions included; at least 0.
         pts_seconds: Time of the last frame; None before the first.
     """
 
@@ -62,9 +62,9 @@ class Offer:
     Args:
         tokens: Most tokens.
         price: Least gain.
-        changed: `[gh, gw]`, differs from what was last sent or passed over; None: everything is new.
-        settled: `[gh, gw]`, score for which a cell was passed over, infinite where the model has it; None: nowhere.
-        whole: A new scene or question: worth what a whole frame costs.
+        changed: `[gh, gw]`, differs from the content last sent or passed over; None: everything is new.
+        settled: `[gh, gw]`, score at which a cell was passed over, infinite if the model has it; None: no cell was.
+        whole: A new scene or question, which justifies a whole frame.
     """
 
     tokens: int
@@ -81,7 +81,7 @@ class Offer:
         return np.where(self.changed, score, score - self.settled)
 
     def wanted(self, score: FloatArray) -> BoolArray:
-        """`[gh, gw]`: worth their price."""
+        """Return `[gh, gw]`: cells whose gain is at least the price."""
         wanted: BoolArray = self.gain(score) >= self.price
         return wanted
 
@@ -96,11 +96,11 @@ class Spending:
         self._before: tuple[Purse, FloatArray | None, bool] = self._purse, self._settled, self._whole
 
     def restart(self) -> None:
-        """Start a new scene: the model has none of it. The reserve stays."""
+        """Start a new scene, of which the model has no cell; the reserve stays."""
         self._settled, self._whole = None, True
 
     def ask(self) -> None:
-        """Start a new question: skipped cells may be wanted now; the model keeps its cells."""
+        """Start a new question: skipped cells may be sent now; the model keeps its cells."""
         if self._settled is not None:
             self._settled = np.where(self._settled == _HELD, _HELD, np.float32(0))
         self._whole = True
@@ -112,7 +112,7 @@ class Spending:
             pts_seconds: Its presentation time.
             per_second: Tokens that come in each second.
             frame_most: Most tokens of a frame.
-            difference: `[gh, gw]` from what was last sent or passed over, in grey levels; None before anything was.
+            difference: `[gh, gw]` from the content last sent or passed over, in grey levels; None on the first frame.
         """
         self._purse = self._purse.at(pts_seconds, per_second, frame_most)
         tokens = min(frame_most, int(self._purse.tokens))
@@ -137,17 +137,17 @@ class Spending:
             self._settled = np.where(self._settled == _HELD, np.float32(0), self._settled)
 
     def take_back(self) -> None:
-        """The cells of the last frame were not sent: they cost nothing."""
+        """Undo the last frame's spending, since its cells were not sent."""
         self._purse, self._settled, self._whole = self._before
 
 
 def reserve_tokens(per_second: float, frame_most: int) -> float:
-    """Most tokens that are kept."""
+    """Upper limit of the reserve."""
     return max(RESERVE_SECONDS * per_second, frame_most)
 
 
 def price_of(tokens: float, reserve: float) -> float:
-    """Least gain for which a cell is sent: 1 with an empty reserve, `LOWEST_PRICE` with a full one."""
+    """Return the least gain for which a cell is sent: 1 with an empty reserve, `LOWEST_PRICE` with a full one."""
     price: float = LOWEST_PRICE ** (tokens / reserve)
     return price
 

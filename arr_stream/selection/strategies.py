@@ -1,9 +1,9 @@
-"""Ways to spend the same tokens on the same scores.
+"""Strategies: ways to spend the same tokens on the same scores.
 
-`topk` takes the best cells wherever they are (`selection.allocation`). The others look at regions: `proportional`
-shares the tokens out by importance, `canonical` gives 91 regions three tokens each, so that every frame is alike,
-`tiers` shows every region, the important ones in detail, and `hybrid` gives the regions that matter a share of the
-tokens and leaves the others to `topk`. With one region a cell, all of them are `topk`.
+`topk` takes the best cells of the frame (`selection.allocation`). The others divide the tokens among regions:
+`proportional` by importance, `canonical` three tokens to each of 91 regions, so that every frame has the same form,
+`tiers` some to every region and more to the important ones, and `hybrid` a share to the important regions and the rest
+to `topk`. With one region a cell, all of them equal `topk`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def choose_by_region(
     tokens: int,
     eligible: BoolArray | None = None,
 ) -> Allocation:
-    """The best cells of each region up to its quota.
+    """Choose the best cells of each region up to its quota.
 
     Args:
         strategy: A key of `QUOTAS`.
         score: `[gh, gw]` in [0, 1].
         regions: The frame's regions.
         importance: `[n]` of each region, at least 0.
-        tokens: Cells to choose; fewer come back only where fewer are eligible.
+        tokens: Cells to choose; fewer are returned only if fewer are eligible.
         eligible: `[gh, gw]`, which cells may be chosen; all by default.
     """
     sizes = regions.sizes
@@ -61,13 +61,13 @@ def choose_hybrid(
     grid_share: float = HYBRID_GRID_SHARE,
     coarse_most: int = 0,
 ) -> Allocation:
-    """Choose the regions that matter first, then the best of all other cells, some of them coarse.
+    """Choose cells of the important regions first, then the best of all other cells, some of them coarse.
 
     Args:
         score, regions, importance, tokens: As above.
         eligible: `[gh, gw]`, which cells may be chosen fine.
-        importance_share: Regions with at least this share of the highest importance matter.
-        grid_share: Share of the tokens for the grid; more if the regions that matter have too few cells.
+        importance_share: Regions with at least this share of the highest importance count as important.
+        grid_share: Share of the tokens for the grid; more if the important regions have too few cells.
         coarse_most: Most coarse cells, a part of the grid's share.
     """
     matters = importance >= importance_share * float(importance.max())
@@ -87,7 +87,7 @@ def choose_hybrid(
 
 
 def _best_of_each(score: FloatArray, regions: Regions, quota: IntArray, eligible: BoolArray | None) -> IntArray:
-    """Flat cells, the best `quota` of each region, in no particular order."""
+    """Return flat cells, the best `quota` of each region, in no particular order."""
     flat = score.ravel()
     cells = np.arange(flat.size) if eligible is None else np.flatnonzero(eligible.ravel())
     member = regions.member[cells]

@@ -147,7 +147,7 @@ class DamageLog:
         return lost if self._received else []
 
     def finish(self, *, every: bool) -> None:
-        """Count what is `missing` as lost."""
+        """Count the `missing` frames as lost."""
         for ticket in self.missing(every=every):
             self._lose(ticket)
         self.pending.clear()

@@ -1,4 +1,4 @@
-"""The texture of a frame: 40 channels, each kept at the resolution at which it is known.
+"""The texture of a frame: 40 channels, each stored at its own resolution.
 
 The frame loop reads means over cells; `sample`, `mip` and `dense` exist for consumers, in torch. All agree to rounding:
 `sample(points, level)` equals `mip(level)` read at those points, `dense()` is `mip(0)` and `cells()` is `mip(5)`.
@@ -27,7 +27,7 @@ CELL_LEVEL = 5
 """The mip level at which one value covers one cell."""
 
 _PYRAMID_FROM_LEVEL = 3
-"""Level from which a whole mip is smaller than the windows around a few hundred points, so that it is made and kept."""
+"""Level from which a whole mip is smaller than the windows around a few hundred points; these mips are cached."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,12 +56,12 @@ class Plane:
         return CHANNELS[self.first].interpolation == "nearest"
 
     def values(self, data: Array) -> Array:
-        """True float32 values of stored ones."""
+        """Return true float32 values of stored ones."""
         data = as_float(data)
         return data if self.scale == 1.0 else data * self.scale
 
     def cells(self, texture_wh: tuple[int, int], rows: tuple[int, ...]) -> Array:
-        """`[gh, gw]` float32 each: means over cells (ids: the sample at the middle) of some channels, made once."""
+        """Return `[gh, gw]` float32 each: means over cells (ids: the sample at the middle) of some channels, cached."""
         if not isinstance(self.data, np.ndarray):
             means = self.mip(texture_wh, CELL_LEVEL)
             return tuple([means[row] for row in rows])
@@ -74,7 +74,7 @@ class Plane:
         return made
 
     def mip(self, texture_wh: tuple[int, int], level: int) -> Tensor:
-        """`[C, H >> level, W >> level]`; small levels are kept, so a plane that serves many frames makes them once."""
+        """Return `[C, H >> level, W >> level]`; small levels are cached, for planes that serve many frames."""
         key = (*texture_wh, level)
         kept = self._mips.get(key)
         if kept is not None:
@@ -105,7 +105,7 @@ class Plane:
 
 
 def _cell_middles(ids: npt.NDArray[np.int32], texture_wh: tuple[int, int]) -> npt.NDArray[np.int32]:
-    """`[C, gh, gw]` of `[C, h, w]`: the sample nearest to each cell's middle."""
+    """Return `[C, gh, gw]` of `[C, h, w]`: the sample nearest to each cell's middle."""
     rows, columns = (
         nearest_samples(samples, size, CELL_PX) for samples, size in zip(ids.shape[1:], texture_wh[::-1], strict=True)
     )
@@ -114,7 +114,7 @@ def _cell_middles(ids: npt.NDArray[np.int32], texture_wh: tuple[int, int]) -> np
 
 
 class LazyPlane(Protocol):
-    """Channels that are made when something first reads them."""
+    """Channels that are computed on first access."""
 
     def made(self) -> Plane: ...
 
@@ -125,7 +125,7 @@ class Texture:
 
     Args:
         texture_wh: Size in texture pixels, both sides whole numbers of cells.
-        planes: Planes by the index of their first channel, or functions that make them when they are first read.
+        planes: Planes by the index of their first channel, or functions that compute them on first access.
     """
 
     texture_wh: tuple[int, int]
@@ -169,7 +169,7 @@ class Texture:
         return out
 
     def mip(self, level: int, channels: Sequence[int] | None = None) -> Tensor:
-        """`[C, H >> level, W >> level]` float32: means over blocks of `2**level` pixels; ids by nearest sample.
+        """Return `[C, H >> level, W >> level]` float32: means over blocks of `2**level` pixels; ids by nearest sample.
 
         Raises:
             ValueError: The level does not divide a cell (0 to 5 do).
@@ -199,15 +199,15 @@ class Texture:
         return namespace(made[channels[0]]).stack([made[channel] for channel in channels])
 
     def dense(self) -> Tensor:
-        """The full `[40, H, W]` float32 tensor. Large: 160 MB at 1024x1024; the frame loop never builds one."""
+        """Return the full `[40, H, W]` float32 tensor: 160 MB at 1024x1024; the frame loop never builds one."""
         return self.mip(0)
 
     def all_planes(self) -> list[tuple[int, Plane]]:
-        """Return every plane with the index of its first channel, in order; planes not read so far are made now."""
+        """Return every plane with the index of its first channel, in order; computes those not accessed so far."""
         return [(first, self._plane(first)) for first in self._firsts]
 
     def plane(self, channel: int | str) -> npt.NDArray[np.float32] | npt.NDArray[np.int32]:
-        """`[h, w]` of one channel at its own resolution, as numpy; int32 for ids, float32 otherwise."""
+        """Return one channel `[h, w]` at its own resolution, as a NumPy array; int32 for ids, float32 otherwise."""
         index = CHANNEL_INDEX[channel] if isinstance(channel, str) else channel
         plane = self._plane(index)
         data: npt.NDArray[np.int32] | npt.NDArray[np.float32] = to_numpy(plane.data[index - plane.first])
@@ -217,7 +217,7 @@ class Texture:
         return values
 
     def to(self, device: torch.device | str) -> Texture:
-        """The same texture on another device."""
+        """Return the same texture on another device."""
         moved: dict[int, Plane | LazyPlane] = {}
         for first in self.planes:
             plane = self._plane(first)
@@ -232,9 +232,10 @@ class Texture:
         return plane
 
     def _groups(self, wanted: Iterable[int]) -> list[tuple[Plane, list[tuple[slice, slice]]]]:
-        """Planes behind the wanted channels, each with runs of its rows and their places in the answer.
+        """Return the planes of the requested channels, each with runs of its rows and their places in the result.
 
-        Runs and not lists of indices: a list becomes a tensor on the host, and reading by it waits for the device.
+        Runs are used, since a list of indices would become a tensor on the host, and indexing by it waits for the
+        device.
         """
         groups: dict[int, tuple[Plane, list[tuple[slice, slice]]]] = {}
         for column, channel in enumerate(wanted):

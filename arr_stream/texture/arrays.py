@@ -1,4 +1,4 @@
-"""NumPy arrays on the processor, torch tensors on a device: the few operations that the two spell differently.
+"""Array operations that NumPy (on the host) and torch (on a device) spell differently.
 
 Code for both is written once against `namespace`. Torch is loaded only if a tensor already exists.
 """
@@ -24,7 +24,7 @@ _ON_HOST = (np.ndarray, np.generic)
 
 
 def namespace(array: Array) -> Any:
-    """The package whose functions take the array: `numpy` or `torch`."""
+    """Return the package whose functions take the array: `numpy` or `torch`."""
     if isinstance(array, _ON_HOST):
         return np
     import torch
@@ -66,27 +66,27 @@ def is_bytes(values: Array) -> bool:
 
 
 def as_float(values: Array) -> Array:
-    """The same in float32."""
+    """Return the array in float32."""
     return values.astype(np.float32) if isinstance(values, np.ndarray) else values.float()
 
 
 def as_double(values: Array) -> Array:
-    """The same in float64."""
+    """Return the array in float64."""
     return values.astype(np.float64) if isinstance(values, np.ndarray) else values.double()
 
 
 def as_bytes(values: Array) -> Array:
-    """The same in uint8."""
+    """Return the array in uint8."""
     return values.astype(np.uint8, copy=False) if isinstance(values, np.ndarray) else values.byte()
 
 
 def as_index(values: Array) -> Array:
-    """Ids as indices: torch takes 64 bits only."""
+    """Return ids as indices: torch takes 64 bits only."""
     return values if isinstance(values, np.ndarray) else values.long()
 
 
 def as_tensor(values: Array) -> torch.Tensor:
-    """A tensor that shares the array's memory."""
+    """Return a tensor that shares the array's memory."""
     import torch
 
     tensor: torch.Tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
@@ -119,7 +119,7 @@ def at_most(values: Array, most: float) -> Array:
 
 
 def at_least(values: Array, least: float) -> Array:
-    """Values, those below a limit brought up to it."""
+    """Clip values from below."""
     return np.maximum(values, least) if isinstance(values, _ON_HOST) else values.clamp(min=least)
 
 
@@ -145,12 +145,12 @@ def _selected(condition: Array, first: Any, second: Any) -> Any:
 
 
 def take(table: Array, places: Array) -> Array:
-    """Entries of a table `[n]` at indices of any shape."""
+    """Return entries of a table `[n]` at indices of any shape."""
     return table.take(places) if isinstance(table, np.ndarray) else table[places]
 
 
 def enlarged(values: Array, factor: int) -> Array:
-    """`[h, w]` to `[h * factor, w * factor]`, each value repeated."""
+    """Enlarge `[h, w]` to `[h * factor, w * factor]`, each value repeated."""
     if isinstance(values, np.ndarray):
         return values.repeat(factor, 0).repeat(factor, 1)
     height, width = values.shape
@@ -158,7 +158,7 @@ def enlarged(values: Array, factor: int) -> Array:
 
 
 def sums_by(ids: Array, values: Array | None, count: int) -> Array:
-    """`[count]` float64: values `[n]` (1 where None) added up by id `[n]`."""
+    """Return `[count]` float64: the sums of values `[n]` (1 if None) by id `[n]`."""
     if isinstance(ids, np.ndarray):
         return np.bincount(ids, values, count).astype(np.float64)
     weights = namespace(ids).ones_like(ids, dtype=namespace(ids).float64) if values is None else values.double()
@@ -166,7 +166,7 @@ def sums_by(ids: Array, values: Array | None, count: int) -> Array:
 
 
 def replaced(planes: Array, changes: dict[int, Array]) -> Array:
-    """A copy of `[C, h, w]` planes with some of them replaced."""
+    """Return a copy of `[C, h, w]` planes with some of them replaced."""
     made = planes.copy(order="K") if isinstance(planes, np.ndarray) else planes.clone()
     for index, plane in changes.items():
         made[index] = plane

@@ -1,8 +1,8 @@
 """Means over cells on the host, equal to a plane's mip at `CELL_LEVEL`.
 
-A mean over a cell of an interpolated plane weighs the samples that the cell covers, those at its rim a little
-differently. All cells' means are one product of matrices from the left and one from the right; of bytes, of which every
-cell has the same number, rows are added up in place of the first, in half the time.
+The mean of an interpolated plane over a cell is a weighted sum of the cell's samples, with other weights at its border.
+So the means of all cells are one matrix product from the left and one from the right. For bytes with a whole number of
+samples a cell, summing rows replaces the first product, in half the time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def cell_means(planes: npt.NDArray[np.uint8] | FloatArray, texture_wh: tuple[int, int]) -> FloatArray:
-    """`[C, gh, gw]`: means over the cells of planes `[C, h, w]` of any resolution, interpolated between samples."""
+    """Return `[C, gh, gw]`: means over cells of planes `[C, h, w]` of any resolution, interpolated between samples."""
     (_, height, width), (texture_w, texture_h) = planes.shape, texture_wh
     cells = texture_h // CELL_PX
     rows: FloatArray
@@ -63,6 +63,6 @@ def linear_taps(samples: int, size: int) -> tuple[Indices, Indices, Doubles]:
 
 
 def nearest_samples(samples: int, size: int, step: int) -> Indices:
-    """`[size / step]`: the sample nearest to the centre of each block of `step` pixels."""
+    """Return `[size / step]`: the sample nearest to the centre of each block of `step` pixels."""
     pixel = np.arange(size // step) * step + step // 2
     return np.minimum(((pixel + 0.5) * (samples / size)).astype(np.int64), samples - 1)

@@ -1,4 +1,4 @@
-"""The few reduced pictures of a frame from which everything else is computed, each made once, when first needed."""
+"""Reduced pictures of a frame, from which all features are computed; each is made once, on first access."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from arr_stream.types import CELL_PX, ByteArray, Frame, Grid, IntArray
 _LARGER = 1.05
 """Ratio of sizes from which a frame counts as larger than the texture."""
 _ABOUT = 0.95
-"""Least part of half size that a frame halved exactly may have."""
+"""Least size of an exactly halved frame, as a share of half size."""
 
 
 class Pictures:
     """A frame at full, half, quarter and an eighth of the texture's size.
 
     Args:
-        frame: The frame, or its `[H, W, 3]` uint8, upright, at the source's size, on a device as well.
+        frame: The frame, or its `[H, W, 3]` uint8, upright, at the source's size, possibly on a device.
         grid: Its grid; `grid.texture_wh` fixes the sizes.
 
     Raises:
@@ -36,7 +36,7 @@ class Pictures:
 
     @cached_property
     def half(self) -> Array:
-        """RGB at about half size or above: the frame halved exactly, which is cheap, or brought to half size."""
+        """RGB at about half size or above: the frame halved exactly, which is cheap, or resized to half size."""
         picture, (width, height), wanted_wh = self.rgb, self.rgb.shape[1::-1], self.reduced_wh(2)
         while not (width % 2 or height % 2) and min(width / 2 / wanted_wh[0], height / 2 / wanted_wh[1]) >= _ABOUT:
             width, height = width // 2, height // 2
@@ -69,13 +69,13 @@ class Pictures:
         return reduced(self.quarter_grey, self.reduced_wh(8))
 
     def reduced_wh(self, factor: int) -> tuple[int, int]:
-        """Size of the texture divided by `factor`."""
+        """Return the texture's size divided by `factor`."""
         width, height = self.grid.texture_wh
         return width // factor, height // factor
 
 
 def finer_pictures(rgb: ByteArray, grid: Grid, rows: IntArray, columns: IntArray) -> ByteArray:
-    """`[N, 64, 64, 3]`: cells at twice the texture's resolution, each way, cut from the frame and resampled.
+    """Return `[N, 64, 64, 3]`: cells at twice the texture's resolution, each way, cut from the frame and resampled.
 
     Args:
         rgb: `[H, W, 3]` uint8, the frame in source pixels.
@@ -92,10 +92,10 @@ def finer_pictures(rgb: ByteArray, grid: Grid, rows: IntArray, columns: IntArray
 
 
 def full_picture(rgb: Array, texture_wh: tuple[int, int]) -> Array:
-    """A frame `[H, W, 3]` uint8, brought to the texture's size where the texture is smaller.
+    """Return a frame `[H, W, 3]` uint8, resized to the texture's size if the texture is smaller.
 
-    Frames up to the texture's own size stay as they are; the texture's channels are read through a resampling operator,
-    so copying them would only cost time.
+    Frames up to the texture's own size are returned unchanged, since the texture's channels are read through a
+    resampling operator anyway.
     """
     height, width = rgb.shape[:2]
     if width > texture_wh[0] * _LARGER and height > texture_wh[1] * _LARGER:

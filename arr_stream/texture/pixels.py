@@ -19,7 +19,7 @@ _NEIGHBOURS = np.ones((3, 3), np.uint8)
 
 @singledispatch
 def reduced(picture: Array, size_wh: tuple[int, int]) -> Array:
-    """A picture of another size: halved exactly where it shrinks by much, then averaged or interpolated."""
+    """Resize a picture: halve it exactly if it shrinks by much, then average or interpolate."""
     height, width = picture.shape[:2]
     if (width, height) == size_wh:
         return picture
@@ -34,32 +34,32 @@ def reduced(picture: Array, size_wh: tuple[int, int]) -> Array:
 
 
 def halves_first(size_wh: tuple[int, int], wanted_wh: tuple[int, int]) -> bool:
-    """A picture of an even size shrinks to less than half, and by so much that an area average would be dear."""
+    """Return whether a picture of even size shrinks so much that halving it first is cheaper than averaging."""
     factors = [side / wanted for side, wanted in zip(size_wh, wanted_wh, strict=True)]
     return min(factors) > 2.0 and max(factors) > 2.2 and not any(side % 2 for side in size_wh)
 
 
 @singledispatch
 def lightness(picture: Array) -> Array:
-    """`[h, w]` (BT.601 luma) of a picture, in its units."""
+    """Return `[h, w]` (BT.601 luma) of a picture, in its units."""
     return cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
 
 
 @singledispatch
 def picture_planes(picture: Array) -> Array:
-    """A view `[3, h, w]` of a picture `[h, w, 3]` (or of planes) of uint8."""
+    """Return a view `[3, h, w]` of a picture `[h, w, 3]` (or of planes) of uint8."""
     return channels_first(picture)
 
 
 @singledispatch
 def picture_hw(picture: Array) -> tuple[int, int]:
-    """Rows and columns of a picture."""
+    """Return rows and columns of a picture."""
     return picture.shape[0], picture.shape[1]
 
 
 @singledispatch
 def packed_colours(picture: Array, green_bits: int) -> Array:
-    """`[h, w]` whole numbers: 5 bits of red, 5 or 6 of green and 5 of blue."""
+    """Return `[h, w]` whole numbers: 5 bits of red, 5 or 6 of green and 5 of blue."""
     if green_bits == 6:
         packed = cv2.cvtColor(np.ascontiguousarray(picture), cv2.COLOR_RGB2BGR565).view(np.uint16)
         return packed.reshape(picture.shape[:2])
@@ -72,14 +72,14 @@ def packed_colours(picture: Array, green_bits: int) -> Array:
 
 @singledispatch
 def colour_shares(picture: Array) -> Array:
-    """`[512]`: share of the picture in each of 8x8x8 colours."""
+    """Return `[512]`: share of the picture in each of 8x8x8 colours."""
     histogram = cv2.calcHist([picture], [0, 1, 2], None, [8, 8, 8], [0, 256, 0, 256, 0, 256])
     return (histogram.ravel() / picture.shape[0] / picture.shape[1]).astype(np.float32)
 
 
 @singledispatch
 def resized(planes: Array, hw: tuple[int, int]) -> Array:
-    """Planes on a raster of `(h, w)` by linear interpolation between pixel centres, borders continued."""
+    """Resize planes to `(h, w)` by linear interpolation between pixel centres, borders continued."""
     if planes.shape[-2:] == hw:
         return planes
     made = cv2.resize(channels_last(planes), hw[::-1], interpolation=cv2.INTER_LINEAR)
@@ -88,19 +88,19 @@ def resized(planes: Array, hw: tuple[int, int]) -> Array:
 
 @singledispatch
 def averaged(planes: Array, hw: tuple[int, int]) -> Array:
-    """Planes averaged down to a raster of `(h, w)`, of the planes' type (a picture's channels stay last)."""
+    """Average planes down to `(h, w)`, in the planes' type (a picture's channels stay last)."""
     return cv2.resize(planes, hw[::-1], interpolation=cv2.INTER_AREA).reshape(*hw, *planes.shape[2:])
 
 
 @singledispatch
 def remap(planes: Array, map_px: Array, *, nearest: bool = False) -> Array:
-    """Planes at `[h, w, 2]` positions `(x, y)`, with the border continued.
+    """Sample planes at `[h, w, 2]` positions `(x, y)`, with the border continued.
 
     Exact to rounding with 1, 3 or 4 channels, to 1/32 px with others.
 
     Args:
         planes: Of any type that OpenCV moves; anything but float32 needs `nearest`.
-        map_px: Where each place is sampled.
+        map_px: Position that each place is sampled from.
         nearest: Take the nearest sample instead of the linear blend of four.
     """
     held = channels_last(planes.view(np.uint8) if planes.dtype == np.bool_ else planes)
@@ -111,8 +111,7 @@ def remap(planes: Array, map_px: Array, *, nearest: bool = False) -> Array:
 
 @singledispatch
 def blotted(planes: Array, kept: Array, value: float | Array) -> Array:
-    """Planes with another value, or those of a plane `[h, w]`, wherever `kept` `[h, w]` is False; the host writes into
-    them."""
+    """Replace planes by a value, or by a plane `[h, w]`, where `kept` `[h, w]` is False; in place on the host."""
     if not kept.all():
         channels_last(planes)[~kept] = value[~kept] if isinstance(value, np.ndarray) else value
     return planes
@@ -120,53 +119,53 @@ def blotted(planes: Array, kept: Array, value: float | Array) -> Array:
 
 @singledispatch
 def inside(map_px: Array) -> Array:
-    """`[h, w]` bool: a place comes from within the picture (its outermost pixels to their outer rims)."""
+    """Return `[h, w]` bool: a position is inside the picture, up to the outer edges of its border pixels."""
     height, width = map_px.shape[:2]
     return cv2.inRange(map_px, (-0.5, -0.5, 0.0, 0.0), (width - 0.5, height - 0.5, 0.0, 0.0)) != 0
 
 
 @singledispatch
 def mean_of(plane: Array) -> Array:
-    """The mean of a plane: a number, or a tensor without axes."""
+    """Return the mean of a plane: a number, or a tensor without axes."""
     return cv2.mean(plane)[0]
 
 
 @singledispatch
 def middle_of(values: Array) -> Array:
-    """`[n, ...]` to `[...]`: the upper median along the first axis."""
+    """Return the upper median along the first axis, `[n, ...]` to `[...]`."""
     middle = len(values) // 2
     return np.partition(values, middle, axis=0)[middle]
 
 
 @singledispatch
 def affine(places: Array, slopes: Array, base: Array) -> Array:
-    """`[h, w, n]`: `places @ slopes + base` of two numbers a place `[h, w, 2]`, slopes `[2, n]` and a base `[n]`."""
+    """Return `places @ slopes + base`, `[h, w, n]`, of places `[h, w, 2]`, slopes `[2, n]` and a base `[n]`."""
     # Takes a tenth of NumPy's time for products this narrow.
     return cv2.transform(places, np.column_stack([slopes.T, base]))
 
 
 @singledispatch
 def solved(matrix: Array, right: Array) -> Array:
-    """`[n, m]`: symmetric, positive definite equations `[n, n]` for several right sides `[n, m]`."""
+    """Solve symmetric, positive definite equations `[n, n]` for several right sides `[n, m]`; return `[n, m]`."""
     # Takes a tenth of NumPy's time for a few equations.
     return cv2.solve(matrix, right, flags=cv2.DECOMP_CHOLESKY)[1]
 
 
 @singledispatch
 def box_means(*planes: Array, side_px: int) -> Sequence[Array]:
-    """Planes `[h, w]` of which each place is the mean of a square window around it, the picture mirrored at its rim."""
+    """Return planes `[h, w]` of means over a square window around each place, the picture mirrored at its border."""
     return [cv2.blur(plane, (side_px, side_px)).reshape(plane.shape) for plane in planes]
 
 
 @singledispatch
 def widened(plane: Array) -> Array:
-    """`[h, w]`: the highest value of each place and its eight neighbours."""
+    """Return `[h, w]`: the maximum of each place and its eight neighbours."""
     return cv2.dilate(plane, _NEIGHBOURS).reshape(plane.shape)
 
 
 @singledispatch
 def local_contrast(grey: Array, side_px: int) -> Array:
-    """`[h, w]`: range of lightness among neighbours, averaged over a window."""
+    """Return `[h, w]`: range of lightness among neighbours, averaged over a window."""
     contrast = cv2.morphologyEx(grey, cv2.MORPH_GRADIENT, _NEIGHBOURS, borderType=cv2.BORDER_REPLICATE)
     around = cv2.boxFilter(contrast, cv2.CV_32F, (side_px, side_px), borderType=cv2.BORDER_REPLICATE)
     return around.reshape(grey.shape)
@@ -174,18 +173,18 @@ def local_contrast(grey: Array, side_px: int) -> Array:
 
 @singledispatch
 def cell_colours(picture: Array, hw: tuple[int, int]) -> Array:
-    """`[cells, 3]` mean colours of a picture's cells, whole numbers in [0, 255]."""
+    """Return `[cells, 3]` mean colours of a picture's cells, whole numbers in [0, 255]."""
     return averaged(picture, hw).astype(np.float32).reshape(-1, 3)
 
 
 @singledispatch
 def cell_bytes(plane: Array, hw: tuple[int, int]) -> Array:
-    """`[gh, gw]` means over the cells of a plane, in whole 255ths."""
+    """Return `[gh, gw]` means over the cells of a plane, in whole 255ths."""
     return averaged(plane, hw)
 
 
 @singledispatch
 def cell_difference(first: Array, second: Array) -> Array:
-    """`[gh, gw]` mean difference of two lightness pictures at an eighth of the texture's size, in whole grey levels."""
+    """Return `[gh, gw]` mean difference, in whole grey levels, of two lightness pictures at an eighth of the size."""
     hw = first.shape[0] // 4, first.shape[1] // 4
     return averaged(cv2.absdiff(first, second), hw).astype(np.float32)

@@ -1,7 +1,7 @@
 """Channels 6 to 12: appearance and motion of the current frame.
 
-All filters run on reduced pictures as 8-bit integers, where OpenCV is fastest; a step of 1/255 is finer than any use of
-these channels needs.
+All filters run on reduced pictures as 8-bit integers, where OpenCV is fastest; a step of 1/255 is fine enough for every
+use of these channels.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ DETAIL_GAIN = 4.0
 """Detail rarely exceeds a quarter of the range."""
 
 ORDINARY = 2.0
-"""Squared distance, of the mean place's, at which a place is half as unlike the frame as can be."""
+"""Squared distance, relative to the mean place's, at which the score is one half."""
 UNCERTAINTY = 0.01
-"""Added to the variances, of their mean."""
+"""Share of the mean variance that is added to every variance."""
 DULLEST = 0.65
 """Variance added in squared 255ths, so that nothing is salient in a frame of one colour."""
 
@@ -49,7 +49,7 @@ class FrameFeatures:
         high_pass: `[H/4, W/4]` in 255ths, fine detail.
         saliency: `[H/8, W/8]` float32 in [0, 1).
         colours: `[512]` share of the picture in each of 8x8x8 colours.
-        change: Share of the picture that the frame before does not explain; 1 for a first frame.
+        change: Share of the picture whose colours the previous frame lacks; 1 for a first frame.
     """
 
     grey: Array
@@ -91,9 +91,9 @@ class _OfPicture:
     """Channels computed from the frame's picture when they are first read, in 255ths.
 
     Args:
-        first: Of the channels.
-        make: Their planes `[C, h, w]`.
-        picture: What `make` takes.
+        first: Index of the first channel.
+        make: Makes their planes `[C, h, w]`.
+        picture: Argument of `make`.
     """
 
     first: int
@@ -107,7 +107,7 @@ class _OfPicture:
 def picture_channels(
     features: FrameFeatures, rgb: Array, motion: Array, texture_wh: tuple[int, int]
 ) -> dict[int, Plane | LazyPlane]:
-    """Channels 0 to 12, by the first of each plane; `motion` `[H/8, W/8]` is channel 10."""
+    """Return channels 0 to 12, by the first of each plane; `motion` `[H/8, W/8]` is channel 10."""
     return {
         0: _OfPicture(0, lambda picture: picture_planes(full_picture(picture, texture_wh)), rgb),
         **_position_planes(texture_wh, None if isinstance(motion, np.ndarray) else motion.device),
@@ -121,7 +121,7 @@ def picture_channels(
 
 @lru_cache(maxsize=8)
 def _position_planes(texture_wh: tuple[int, int], device: Any) -> dict[int, Plane]:
-    """Channels 3 to 5: made once a size. A row and a column are enough for x and y."""
+    """Return channels 3 to 5, cached by size; a row and a column are enough for x and y."""
     width, height = texture_wh
     x: FloatArray = ((np.arange(width, dtype=np.float32) + 0.5) / width).astype(np.float32)[None]
     y: FloatArray = ((np.arange(height, dtype=np.float32) + 0.5) / height).astype(np.float32)[:, None]
@@ -132,7 +132,7 @@ def _position_planes(texture_wh: tuple[int, int], device: Any) -> dict[int, Plan
 
 @singledispatch
 def high_pass(grey: Array) -> Array:
-    """Fine detail, `[h / 2, w / 2]` in 255ths: found in lightness `[h, w]` at half size, where it still is."""
+    """Return fine detail, `[h / 2, w / 2]` in 255ths, of lightness `[h, w]` at half size, which still has it."""
     detail = cv2.absdiff(grey, cv2.blur(grey, (7, 7)))
     halved = cv2.resize(detail, (grey.shape[1] // 2, grey.shape[0] // 2), interpolation=cv2.INTER_AREA)
     return cv2.convertScaleAbs(halved, alpha=DETAIL_GAIN)
@@ -142,8 +142,8 @@ def high_pass(grey: Array) -> Array:
 def polar_edges(grey: Array) -> Array:
     """Return the two polarities of the Sobel response of lightness `[h, w]`, as `[2, h, w]` in 255ths.
 
-    A place is rising as far as lightness grows to the right or downwards, falling as far as it shrinks; a step of half
-    the range gives full strength.
+    The first is the increase of lightness to the right or downwards, the second its decrease; a step of half the range
+    gives full strength.
     """
     dx, dy = cv2.spatialGradient(grey, ksize=3)
     rising, falling = cv2.max(cv2.max(dx, dy), 0), cv2.min(cv2.min(dx, dy), 0)
@@ -152,7 +152,7 @@ def polar_edges(grey: Array) -> Array:
 
 @singledispatch
 def low_pass(grey: Array) -> Array:
-    """Lightness `[h, w]` blurred, in 255ths."""
+    """Blur lightness `[h, w]`, in 255ths."""
     return cv2.blur(grey, (5, 5)).reshape(grey.shape)
 
 
@@ -179,8 +179,8 @@ def unlikeness(looks: Array, least: float) -> Array:
     (d + `ORDINARY` * C).
 
     Args:
-        looks: `[C, places]`, C numbers for each.
-        least: Variance of each number that counts as noise.
+        looks: `[C, places]`, C features of each.
+        least: Variance of each feature that counts as noise.
     """
     # Sums of products of bytes are exact in float64, in any order.
     looks = as_double(looks)
@@ -197,7 +197,8 @@ def unlikeness(looks: Array, least: float) -> Array:
 def edge_distance(edges: Array) -> Array:
     """Return the distance to the nearest edge, over the diagonal, in 255ths; 255 everywhere without an edge.
 
-    `[2, h, w]` of `polar_edges` to `[h / 2, w / 2]` in [0, 255]; an edge in any of the pixels around makes an edge.
+    From `[2, h, w]` of `polar_edges` it makes `[h / 2, w / 2]` in [0, 255]; an edge in any of the reduced pixels
+    counts.
     """
     strength = cv2.max(edges[0], edges[1])
     height, width = strength.shape[0] // 2, strength.shape[1] // 2
@@ -210,7 +211,7 @@ def edge_distance(edges: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def eccentricity(size_wh: tuple[int, int]) -> FloatArray:
-    """Distance from the centre, corner = 1. `[h, w]`."""
+    """Return the distance from the centre, `[h, w]`; 1 in the corners."""
     width, height = size_wh
     x = (np.arange(width, dtype=np.float32) + 0.5) / width * 2 - 1
     y = (np.arange(height, dtype=np.float32) + 0.5) / height * 2 - 1

@@ -56,7 +56,7 @@ def info_routes(serving: Serving) -> APIRouter:
 
     @router.get("/api/info")
     def info() -> dict[str, Any]:
-        """Describe this server and what it allows."""
+        """Return this server's version, limits and permissions."""
         allowed = serving.allowed
         return {
             "version": arr_stream.__version__,

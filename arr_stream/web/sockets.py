@@ -1,4 +1,4 @@
-"""WebSockets that stay open: what a client says and what it is sent, until either ends, with a close code."""
+"""Long-lived WebSockets: messages in both directions until either side ends, with a close code."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class StayingSocket(ABC):
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return in one line what is wrong first, and where."""
+    """Return the first error and its location in one line."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))[:60]
     return f"{place or 'message'}: {first['msg'].lower()}"

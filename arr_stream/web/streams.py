@@ -1,6 +1,6 @@
-"""`/api/streams`: streams, what is looked for in them, questions to the model, and what is kept.
+"""`/api/streams`: streams, their queries, questions to the model, and stored records.
 
-What requests may say is bounded in every list and text, and unknown keys are refused.
+Every list and text of a request has a maximum length, and unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def stream_routes(serving: Serving) -> APIRouter:
 
     @router.put("/api/streams/{id}/example", openapi_extra={"requestBody": _PICTURE})
     async def look_for_example(id: str, request: Request) -> Status:
-        """Look for what is like a picture, too. The body is the picture, at most 10 MB."""
+        """Search for the content of a picture, too. The body is the picture, at most 10 MB."""
         runner = serving.runner(id)
         picture = await request.body()
         return await run_in_threadpool(lambda: _exemplified(runner, _read_example(picture)))

@@ -13,10 +13,10 @@ from arr_stream.keyframes.clusters.slic import FastSlic, GridClusterer, SkimageS
 
 @dataclass(frozen=True, slots=True)
 class LazyClusterer:
-    """SLIC that keeps the picture until its regions are read, or until the next keyframe.
+    """Deferred SLIC: it keeps the picture until its regions are read, or until the next keyframe.
 
-    Cells are chosen without regions unless a strategy by region, the cascade or a view asks, and to divide a frame is
-    the second dearest part of a keyframe.
+    Only strategies by region, the cascade and views read regions, and segmenting a frame is the second most expensive
+    part of a keyframe.
     """
 
     slic: FastSlic | SkimageSlic

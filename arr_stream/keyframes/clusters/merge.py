@@ -1,16 +1,16 @@
-"""Regions that grow: many small ones, of which the two most alike that touch become one, until few are left.
+"""Regions by merging: the two most similar neighbours become one, until the requested number is left.
 
 Bottom-up merging over a region adjacency graph after Garrido, Salembier and Garcia, "Extensive operators in partition
 lattices for image sequence analysis", 1998, and Uijlings et al., "Selective Search for Object Recognition", 2013. Two
-neighbours are the more alike,
+neighbours are more similar,
 
 - the closer their mean colours (CIE Lab) and textures (contrast, fineness, direction of gradients) are,
 - the weaker the edge on their common border is,
-- the smaller they are, so that specks go first and a few large regions do not swallow everything.
+- the smaller they are, so that specks merge first and a few large regions do not absorb all others.
 
-Asked for 50 regions on ten DAVIS sequences, the best union of regions has an IoU of 0.73 with the object's mask,
-against 0.67 with 62 of SLIC's; without the edges 0.70, without the textures 0.72. Histograms of colour beside the mean
-gained nothing.
+With 50 regions on ten DAVIS sequences, the best union of regions has an IoU of 0.73 with the object's mask, against
+0.67 with 62 of SLIC's; without the edges 0.70, without the textures 0.72. Histograms of colour beside the mean gained
+nothing.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from arr_stream.keyframes.clusters.slic import SkimageSlic
 from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
 
 FIRST_REGIONS = 500
-"""Superpixels to start from, or twice as many as are wanted, if more: with 300 the IoU is 0.71, 700 gain nothing."""
+"""Superpixels to start from, or twice the requested number, if that is more: with 300 the IoU is 0.71, 700 gain
+nothing."""
 
 SIZE_POWER = 0.4
-"""How much smallness counts: 0 not at all (one region takes nearly all, IoU 0.31), 0.5 as in Ward's method (0.72)."""
+"""Exponent of region sizes in the cost: 0 ignores them (one region takes nearly all, IoU 0.31), 0.5 is Ward's method
+(0.72)."""
 
 TEXTURE_WEIGHT = 0.5
 EDGE_WEIGHT = 1.0
 
 _EDGE_KNEE = 10.0
-"""Lightness units a pixel at which an edge counts half of what it can."""
+"""Lightness difference per pixel at which an edge has half of its full weight."""
 
 _FINENESS_KNEE = 4.0
 
@@ -84,7 +86,7 @@ def region_graph(labels: IntArray, rgb: ByteArray) -> RegionGraph:
 
 
 def _looks(rgb: ByteArray) -> tuple[list[FloatArray], FloatArray]:
-    """Seven planes of colour and texture, about as far apart as the eye finds them, and the edges in [0, 1]."""
+    """Return seven planes of colour and texture, in about perceptual distances, and the edges in [0, 1]."""
     lab = cv2.cvtColor(rgb.astype(np.float32) / 255.0, cv2.COLOR_RGB2LAB)
     lightness, a, b = (np.ascontiguousarray(lab[:, :, row], dtype=np.float32) for row in range(3))
     gx = np.asarray(cv2.Scharr(lightness, cv2.CV_32F, 1, 0, scale=1 / 32), np.float32)

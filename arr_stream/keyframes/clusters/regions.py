@@ -19,7 +19,7 @@ Number = TypeVar("Number", bound="np.number[Any]")
 def clusters_from_labels(labels: Labels, method: str) -> Clusters:
     """Return the regions of a label map `[h, w]` of any integers, with ids from 0, the largest first.
 
-    Equally large ones keep the order of their old ids. `method` names what made them, as in the records.
+    Equally large ones keep the order of their old ids. `method` names the clusterer, as in the records.
 
     Raises:
         ValueError: The map is empty or not two-dimensional.
@@ -36,9 +36,9 @@ def clusters_from_labels(labels: Labels, method: str) -> Clusters:
 
 
 def _centroids(ids: IntArray, counts: npt.NDArray[np.integer]) -> FloatArray:
-    """Return `[n, 2]`: normalised centre of the place at each region's mean, or of its own place nearest to that.
+    """Return `[n, 2]`: normalised centre of the pixel at each region's mean, or of its own pixel nearest to that.
 
-    Centres of places, and not the means themselves, so that no rounding can move one across its region's border.
+    Pixel centres are used instead of the means, so that rounding cannot move one across its region's border.
     """
     height, width = ids.shape
     flat = ids.ravel()
@@ -58,7 +58,7 @@ def shared_borders(labels: Labels, strength: FloatArray | None = None) -> tuple[
 
     Args:
         labels: `[h, w]`, ids from 0.
-        strength: `[h, w]`, of each place; of two places on both sides of a border the stronger counts.
+        strength: `[h, w]`, of each place; of the two places at a border, the stronger counts.
 
     Returns:
         `[m, 2]` int32 pairs of ids, the smaller id first, in ascending order, `[m]` int32 lengths in places, and `[m]`
@@ -86,7 +86,7 @@ def pieces_of(labels: Labels) -> IntArray:
     """Return `[h, w]` int32 ids from 0, one for every connected piece (4-neighbours) of every region."""
     from skimage.measure import label
 
-    # No id is below the least, so nothing is taken for background.
+    # No id is below the least, so none counts as background.
     pieces = label(labels, background=int(labels.min()) - 1, connectivity=1)  # type: ignore[no-untyped-call]
     return np.asarray(pieces - 1, np.int32)
 
@@ -94,8 +94,9 @@ def pieces_of(labels: Labels) -> IntArray:
 def absorb_small(labels: Labels, smallest_px: float) -> IntArray:
     """Give every connected piece of less than `smallest_px` places to the region it shares the longest border with.
 
-    The smallest goes first, and pieces that have grown by what they took in may stay. A map that is one piece stays
-    as it is, however small. `[h, w]` int32 with the same ids, except those of which nothing is left.
+    The smallest piece is merged first; a piece that grows past the limit by merging is kept. A map of one piece is
+    returned unchanged, however small. The result is `[h, w]` int32 with the same ids, without those that lost all
+    pixels.
     """
     pieces = pieces_of(labels)
     sizes = np.bincount(pieces.ravel())
@@ -108,7 +109,7 @@ def absorb_small(labels: Labels, smallest_px: float) -> IntArray:
     while waiting:
         size, piece = heapq.heappop(waiting)
         around = regions.borders[piece]
-        # A piece that took in another stands in the heap with its old size; the entry with the new one counts.
+        # A merged piece also has an outdated heap entry with its old size; only the new one counts.
         if size != left[piece] or regions.into[piece] != piece or not around:
             continue
         target = max(around, key=lambda other: (around[other][0], -other))
@@ -146,7 +147,7 @@ class TouchingRegions:
 
     def owners(self) -> IntArray:
         """Return `[n]`: the final region of each."""
-        # A region only ever goes into one that is still there, so following the chain ends at one that is.
+        # A region merges only into an existing one, so the chain ends at an existing region.
         owner = np.array(self.into, np.int32)
         while (owner[owner] != owner).any():
             owner = owner[owner]

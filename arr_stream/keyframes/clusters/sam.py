@@ -1,7 +1,7 @@
 """Regions by Segment Anything: objects and their parts, of any class.
 
-Kirillov et al., "Segment Anything", 2023. A grid of points is put to the model one by one, masks that it thinks well of
-are kept once each, and where masks overlap the smaller one is on top.
+Kirillov et al., "Segment Anything", 2023. A grid of points is put to the model one by one, masks with a high predicted
+quality are kept once each, and where masks overlap the smaller one is on top.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Architectures = Mapping[str, Callable[[], Any]]
 """Makers of an untrained `segment_anything.modeling.Sam`, by the values of `sam.model`."""
 
 PRED_IOU_THRESH = 0.88
-"""Least IoU that SAM predicts of a mask that is kept."""
+"""Least predicted IoU of a kept mask."""
 STABILITY_SCORE_THRESH = 0.95
 """Least stability of a kept mask under a changed threshold."""
 MIN_AREA = 0.0005
@@ -151,7 +151,7 @@ def _at_most(rgb: ByteArray, longest_px: int) -> ByteArray:
 
 
 def _refuse_what_is_no_number(module: Any, given: Any, made: Any) -> None:
-    """Raise on NaN, which would fail every threshold and look like a picture without objects."""
+    """Raise on NaN, which would fail every threshold, as if the picture had no objects."""
     for values in made if isinstance(made, tuple) else (made,):
         if not bool(values.isfinite().all()):
             raise KeyframeFailed(
@@ -165,11 +165,12 @@ UNCOVERED = 0
 
 
 def labels_from_masks(masks: Iterable[BoolArray], hw: tuple[int, int]) -> IntArray:
-    """One label for every place: the smallest mask that covers it, so that a part keeps a region inside its whole.
+    """Return a label for every place: the smallest mask that covers it, so that a part stays a region inside its
+    object.
 
     Args:
-        masks: `[h', w']` bool each, any number, of any sizes; used one at a time. Where masks of another size are
-            brought to the map's, a place counts as covered when at least half of it is.
+        masks: `[h', w']` bool each, any number, of any sizes; used one at a time. Masks of another size are resized to
+            the map's; a place then counts as covered if at least half of it is.
         hw: Height and width of the label map.
 
     Returns:

@@ -1,4 +1,4 @@
-"""SLIC superpixels on the picture at a quarter of the texture's size, and square regions to hold against them.
+"""SLIC superpixels on the picture at a quarter of the texture's size, and square regions as a baseline.
 
 Achanta et al., "SLIC Superpixels Compared to State-of-the-art Superpixel Methods", 2012. Two implementations give
 different regions and carry different names in the records.
@@ -18,7 +18,7 @@ from arr_stream.keyframes.clusters.regions import clusters_from_labels, lattice_
 from arr_stream.types import ByteArray, Clusters
 
 SKIMAGE_COMPACTNESS, FAST_COMPACTNESS = 10.0, 20.0
-"""Weight of nearness against likeness of colour (Lab); each measures distance in its own way. Higher is squarer."""
+"""Weight of position against colour (Lab), on the scale of each implementation; higher values give squarer regions."""
 
 SMALLEST_SHARE = 0.1
 """Regions below this share of the average are joined to a neighbour.
@@ -29,10 +29,10 @@ regions and 0.39. fast-slic: 0.64, and 0.57 with its own defaults.
 """
 
 ITERATIONS = 5
-"""Ten cost half as much again and gain nothing at this size."""
+"""Number of iterations; ten cost half as much again and gain nothing at this size."""
 
 SMALLEST_REGION_PX = 16
-"""Quarter-size pixels a region should have on average; asking for more regions than fit gives fewer."""
+"""Least average size of a region in quarter-size pixels; it limits the number of regions."""
 
 
 class SkimageSlic:
@@ -45,7 +45,7 @@ class SkimageSlic:
     method = "slic-skimage"
 
     def __init__(self, count: int) -> None:
-        # To load it takes longer than ten keyframes, and often no regions are read.
+        # Loading it takes longer than ten keyframes, and often no regions are read.
         if find_spec("skimage") is None:
             raise BackendUnavailable(
                 "clusters slic-skimage needs scikit-image, and it is not installed",
@@ -67,7 +67,7 @@ class SkimageSlic:
             start_label=0,
             channel_axis=-1,
         )
-        # Small pieces are joined to a neighbour, but it is not promised that no region stays in two.
+        # Small pieces are merged into a neighbour, but a region may still consist of two pieces.
         return clusters_from_labels(pieces_of(labels), self.method)
 
 
@@ -88,7 +88,7 @@ class FastSlic:
 
     def cluster(self, picture: KeyframeInput) -> Clusters:
         rgb = picture.quarter_rgb
-        # A model keeps the centres of the picture before; with a new one the same input gives the same regions.
+        # A model keeps the previous picture's centres; a new one gives the same regions for the same input.
         model = self._slic(
             num_components=_fitting(self.count, rgb), compactness=FAST_COMPACTNESS, min_size_factor=SMALLEST_SHARE
         )
@@ -96,7 +96,7 @@ class FastSlic:
 
 
 def make_slic(count: int) -> FastSlic | SkimageSlic:
-    """fast-slic where it is installed, scikit-image otherwise; `Clusters.method` says which.
+    """Return fast-slic if it is installed, else scikit-image; `Clusters.method` names it.
 
     Raises:
         BackendUnavailable: Neither is installed.
@@ -113,7 +113,7 @@ def _fitting(count: int, rgb: ByteArray) -> int:
 
 
 class GridClusterer:
-    """Divides the frame into whole rows and columns of nearly square regions, about `count` of them."""
+    """Clusterer that divides the frame into about `count` nearly square regions, in rows and columns."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -79,5 +79,5 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
     beside = (model.parent if model.is_file() else model) / weights.PCA_NAME
     if not beside.is_file():
         return None
-    # Beside the weights it is theirs, whatever the folder was called when it was made.
+    # A file beside the weights belongs to them, even if the folder was renamed.
     return replace(load_pca(beside), space=encoder.space)

@@ -6,14 +6,14 @@
 | 3, 4 | CIE a* (green to red) and b* (blue to yellow), softened to saturate | [-1, 1] |
 | 5-10 | hue in six overlapping bins around the colour circle from red, weighted by chroma | [0, 1] |
 | 11, 12 | contrast: mean difference from the surroundings, fine and coarse | [0, 1] |
-| 13, 14 | orientation as a double angle (cosine, sine), weighted by how much the gradients agree | [-1, 1] |
+| 13, 14 | orientation as a double angle (cosine, sine), weighted by the agreement of the gradients | [-1, 1] |
 | 15 | edge density: share of pixels with a clear gradient | [0, 1] |
 
 Every row is a mean over a quarter of a cell of a continuous function of the pixels, so that small changes of the
-picture make small changes of the embedding. Some lightness bin is always filled, so no place has a vector near zero
-and cosines are stable. They tell places apart better after the mean over the frame is taken off both sides: on ten
-DAVIS sequences they separated the object's places 30 frames later from the rest with a mean AUC of 0.78 as they are
-and 0.87 centred. The orientation follows the structure tensor (Bigun and Granlund, 1987).
+picture make small changes of the embedding. Some lightness bin is always filled, so no vector is near zero and cosines
+are stable. They distinguish places better after the frame's mean is subtracted from both: on ten DAVIS sequences they
+separated the object's places 30 frames later from the rest with a mean AUC of 0.78 as they are and 0.87 centred. The
+orientation follows the structure tensor (Bigun and Granlund, 1987).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.types import Embedding, FloatArray
 
 SAMPLES_A_CELL = 2
-"""Per side: one sample covers 16x16 texture pixels, 4x4 of the quarter-size picture."""
+"""Samples per cell and side: one covers 16x16 texture pixels, 4x4 of the quarter-size picture."""
 
 _CHROMA_KNEE = 24.0
 """CIE units of a*, b* or chroma at which a softened value is one half: skin and grass reach it, grey walls do not."""
@@ -39,7 +39,7 @@ _HUE_SHARPNESS = 3
 
 
 class AppearanceEmbedder:
-    """Colour and texture of every place; see the module for the 16 rows."""
+    """Embedder by colour and texture; see the module for the 16 rows."""
 
     name = "appearance"
 
@@ -60,14 +60,14 @@ def _pooled(plane: FloatArray, size_wh: tuple[int, int]) -> FloatArray:
 
 
 def _lightness_bins(lightness: FloatArray) -> list[FloatArray]:
-    """Triangular bins at lightness 0, 50 and 100; their sum is 1 everywhere."""
+    """Return triangular bins at lightness 0, 50 and 100; their sum is 1 everywhere."""
     signed = np.clip(lightness / 50.0 - 1.0, -1.0, 1.0, dtype=np.float32)
     zero = np.float32(0.0)
     return [np.maximum(-signed, zero), 1.0 - np.abs(signed), np.maximum(signed, zero)]
 
 
 def _colour(a: FloatArray, b: FloatArray) -> list[FloatArray]:
-    """Softened a*, b* and six hue bins: two plus six planes."""
+    """Return softened a*, b* and six hue bins: two plus six planes."""
     chroma: FloatArray = np.hypot(a, b)
     strength = _softened(chroma, _CHROMA_KNEE)
     hue_x, hue_y = a / (chroma + 1e-6), b / (chroma + 1e-6)
@@ -81,7 +81,7 @@ def _colour(a: FloatArray, b: FloatArray) -> list[FloatArray]:
 
 
 def _texture(lightness: FloatArray) -> list[FloatArray]:
-    """Fine and coarse contrast, the structure tensor's entries xx, yy and xy, edge density: six planes."""
+    """Return fine and coarse contrast, the structure tensor's xx, yy and xy, and edge density: six planes."""
     fine_blur = np.asarray(cv2.GaussianBlur(lightness, (0, 0), 1.0), np.float32)
     coarse_blur = np.asarray(cv2.GaussianBlur(lightness, (0, 0), 4.0), np.float32)
     fine, coarse = np.abs(lightness - fine_blur), np.abs(fine_blur - coarse_blur)
@@ -97,6 +97,6 @@ def _softened(values: FloatArray, knee: float) -> FloatArray:
 
 
 def _orientation(gxx: FloatArray, gyy: FloatArray, gxy: FloatArray) -> list[FloatArray]:
-    """Cosine and sine of twice the gradients' common angle, near zero where they are weak or disagree."""
+    """Return cosine and sine of twice the gradients' common angle, near zero where they are weak or disagree."""
     energy = gxx + gyy + _EDGE_KNEE**2
     return [(gxx - gyy) / energy, 2.0 * gxy / energy]

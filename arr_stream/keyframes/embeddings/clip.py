@@ -1,8 +1,7 @@
-"""CLIP and its kin: places and texts in one space, so that a query in plain words finds its places.
+"""CLIP and similar models: places and texts in one space, so that a text query can be compared with places.
 
 The model sees the frame at its own aspect, in one forward with resized positions, at the texture's scale of 32 px a
-cell, or as near to it as whole places allow without more than two a cell: patches of 16 px give exactly two, patches of
-32 px one.
+cell, or the nearest scale with at most two places a cell: patches of 16 px give exactly two, patches of 32 px one.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class ClipEmbedder:
         threads: CPU threads while it works; None for torch's own number.
 
     Attributes:
-        space: Names the model; what texts must be of to be compared.
+        space: Name of the model's space; only texts of the same space can be compared.
 
     Raises:
         BackendUnavailable: A package, weights or the device are missing.
-        InvalidSetting: A model that does not exist, or whose architecture is not understood.
+        InvalidSetting: A model that does not exist, or of an unsupported architecture.
         WeightsInvalid: Weights that are damaged or of another model.
     """
 
@@ -85,7 +84,7 @@ class ClipEmbedder:
 
 
 class ClipTextEncoder:
-    """Texts in the joint space, each encoded by itself; may be asked from any thread. Raises as `ClipEmbedder`."""
+    """Encoder of texts in the joint space, one by one; callable from any thread. Raises as `ClipEmbedder`."""
 
     def __init__(self, settings: ClipSettings, models: ModelSettings) -> None:
         from arr_stream.weights import pick_device
@@ -125,7 +124,7 @@ class ClipTextEncoder:
     def _encoded(self, text: str) -> FloatArray:
         """Return the mean of the unit vectors of all phrases, scaled to unit length (Radford et al., 2021)."""
         tokens = self._tokenizer.batch([template.format(text) for template in self._templates]).to(self._device)
-        # More threads add up in another order, and the same words would not get the same vector everywhere.
+        # More threads add in another order, so that the same words would get different vectors on other machines.
         with torch.inference_mode(), one_torch_thread(), _precision(self._device):
             each = F.normalize(encode_text(self._model, tokens).float(), dim=-1)
             vector: FloatArray = F.normalize(each.mean(dim=0), dim=-1).cpu().numpy()
@@ -138,9 +137,9 @@ class ClipTextEncoder:
 
 
 def encode_text(model: Any, tokens: Tensor) -> Tensor:
-    """Return `[N, D]` as the model's own `encode_text` of `[N, context]` tokens does, without idle padding.
+    """Return `[N, D]` as the model's own `encode_text` of `[N, context]` tokens does, without the padding.
 
-    Behind a causal mask what follows a text's end changes nothing before it, and of 77 tokens a phrase fills about ten.
+    With a causal mask, padding does not change earlier tokens, and a phrase fills about ten of 77 tokens.
     """
     text = getattr(model, "text", model)
     pool = getattr(text, "text_pool_type", None) or getattr(text, "pool_type", None)
@@ -161,9 +160,9 @@ def encode_text(model: Any, tokens: Tensor) -> Tensor:
 
 @contextmanager
 def fused_attention() -> Iterator[None]:
-    """Let `nn.MultiheadAttention` take the fused product instead of its own fast path, which is twice as slow on a CPU.
+    """Let `nn.MultiheadAttention` use the fused product instead of its own fast path, which is twice as slow on a CPU.
 
-    The switch is the process's: another thread's model that runs meanwhile is as right, and as fast or faster.
+    The switch applies to the process; models of other threads give the same results, as fast or faster.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -174,7 +173,7 @@ def fused_attention() -> Iterator[None]:
 
 
 def _precision(device: torch.device) -> torch.autocast:
-    """Full precision on the CPU; half on CUDA, with the range of float32 where the GPU can."""
+    """Return the precision: full on the CPU; half on CUDA, bfloat16 if the GPU supports it."""
     if device.type != "cuda":
         return torch.autocast(device.type, enabled=False)
     return torch.autocast("cuda", dtype=torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)
@@ -184,7 +183,7 @@ SAMPLES_A_CELL = 2
 
 
 class Normalisation:
-    """Bytes to what a model takes: less `mean`, divided by `std`, of red, green and blue in [0, 1], on its device."""
+    """Normalisation of a model's input: red, green and blue in [0, 1], minus `mean`, over `std`, on its device."""
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> None:
         self.device = device
@@ -192,7 +191,7 @@ class Normalisation:
         self._std = torch.tensor(std, device=device).view(1, 3, 1, 1)
 
     def pixels(self, rgb: ByteArray, size_hw: tuple[int, int], stride_px: int) -> Tensor:
-        """Return `[1, 3, h, w]` float32 of the picture brought to a size in places of `stride_px`."""
+        """Return `[1, 3, h, w]` float32 of the picture, resized to a number of places of `stride_px`."""
         bytes_hwc = torch.from_numpy(resized(rgb, (size_hw[1] * stride_px, size_hw[0] * stride_px))).to(self.device)
         return (bytes_hwc.permute(2, 0, 1)[None].float() / 255.0 - self._mean) / self._std
 
@@ -204,7 +203,7 @@ def places_hw(grid: Grid, stride_px: int, *, most: int | None = None) -> tuple[i
     rows, columns = max(1, round(grid.rows * a_cell)), max(1, round(grid.columns * a_cell))
     if most is not None and rows * columns > most:
         shrink = math.sqrt(most / (rows * columns))
-        # Rounded down, so that the limit holds; a strip so long that it still would not fit is cut to it.
+        # Rounded down to respect the limit; a strip that is still too long is limited to it.
         rows, columns = max(1, math.floor(rows * shrink)), max(1, math.floor(columns * shrink))
         return min(rows, most), min(columns, most // min(rows, most))
     return rows, columns
@@ -221,7 +220,7 @@ def frame_features(tower: Tower, rgb: ByteArray, grid: Grid, normal: Normalisati
 
 
 def at_most(features: Tensor, most_hw: tuple[int, int]) -> Tensor:
-    """Return `[D, h, w]` of unit length, averaged over areas along every side that is finer than `most_hw`."""
+    """Return `[D, h, w]` of unit length, averaged along every side that has more samples than `most_hw`."""
     height, width = features.shape[1:]
     size_hw = min(height, most_hw[0]), min(width, most_hw[1])
     if size_hw == (height, width):

@@ -1,14 +1,14 @@
-"""Features of places out of models that were trained to give one feature of a whole picture.
+"""Dense features from models that were trained to give one feature of a whole picture.
 
 A dual encoder compares one pooled vector with a text. Its hidden states are not in the joint space: the last
 attention's value and output projections, the last norm and the projection bring the pooled vector there. As in MaskCLIP
-(Zhou, Loy and Dai, ECCV 2022), every place goes through the same maps by itself: the last block mixes nothing, and its
-residual and MLP are left out.
+(Zhou, Loy and Dai, ECCV 2022), every place goes through the same maps separately: the last block does not mix places,
+and its residual and MLP are left out.
 
-Three kinds of tower are understood: open_clip's own ViT, timm's ViT (SigLIP, MobileCLIP-B) and timm's FastViT
-(MobileCLIP). SigLIP pools by an attention of its own: its last block runs as trained, and each place then goes through
-the value path of the pool. FastViT averages places before one linear map, so that applying the map to every place is
-exact: the mean over places is the pooled feature.
+Three kinds of tower are supported: open_clip's own ViT, timm's ViT (SigLIP, MobileCLIP-B) and timm's FastViT
+(MobileCLIP). SigLIP has an attention pool: its last block runs as trained, and each place then goes through the value
+path of the pool. FastViT averages places before one linear map, so that applying the map to every place is exact: the
+mean over places is the pooled feature.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Tower(ABC):
 
     Attributes:
         stride_px: Side of a place in pixels of the model's input.
-        own_hw: Places a side at the size that the model was trained on.
+        own_hw: Places per side at the model's training size.
     """
 
     stride_px: int
@@ -41,7 +41,7 @@ class Tower(ABC):
         """Return the features of every place in the joint space.
 
         Args:
-            pixels: `[B, 3, H, W]`, normalised as the model wants; sides are multiples of `stride_px`.
+            pixels: `[B, 3, H, W]`, normalised for the model; sides are multiples of `stride_px`.
 
         Returns:
             `[B, D, H / stride, W / stride]` float32 of unit length.
@@ -52,7 +52,7 @@ def make_tower(visual: nn.Module, space: str) -> Tower:
     """Return the dense view of the vision tower of an open_clip model; `space` names the model, for errors.
 
     Raises:
-        InvalidSetting: Its architecture is not understood.
+        InvalidSetting: Its architecture is not supported.
     """
     tower = _tower_of(visual)
     if tower is None:
@@ -126,7 +126,7 @@ class OpenClipViT(_Transformer):
 
     @staticmethod
     def fits(visual: Any) -> bool:
-        """Plain blocks and no attention pool, as in every model of OpenAI's architecture."""
+        """Return whether it has plain blocks and no attention pool, as every model of OpenAI's architecture."""
         from open_clip.transformer import ResidualAttentionBlock
 
         blocks = visual.transformer.resblocks
@@ -164,14 +164,14 @@ class TimmViT(_Transformer):
         self._blocks = list(visual.trunk.blocks)
         embed = self._trunk.patch_embed
         if hasattr(embed, "strict_img_size"):
-            embed.strict_img_size = False  # frames come in every size
+            embed.strict_img_size = False  # frames may have any size
         self.own_hw = int(embed.grid_size[0]), int(embed.grid_size[1])
         self.stride_px = int(embed.img_size[0]) // self.own_hw[0]
         self.pooled_by_attention = self._trunk.attn_pool is not None
 
     @staticmethod
     def fits(visual: Any) -> bool:
-        """Plain blocks, learned positions, and a pool of which the way of one place is known."""
+        """Return whether it has plain blocks, learned positions, and a supported pool."""
         from timm.layers.attention import Attention
         from timm.layers.attention_pool import AttentionPoolLatent
         from timm.models.vision_transformer import Block
@@ -217,7 +217,7 @@ class TimmViT(_Transformer):
         trunk = self._trunk
         places = trunk.norm(tokens)
         if self.pooled_by_attention:
-            # Attention over one token gives it weight 1: what is left of the pool is its value path.
+            # Attention over one token gives it weight 1, so the pool reduces to its value path.
             places = trunk.attn_pool(places.flatten(0, 1).unsqueeze(1)).unflatten(0, tokens.shape[:2])
         out: Tensor = self._visual.head(trunk.head(trunk.fc_norm(places)))
         return out
@@ -234,7 +234,7 @@ class FastViT(Tower):
 
     @staticmethod
     def fits(visual: Any) -> bool:
-        """Everything after the average is linear."""
+        """Return whether all layers after the average are linear."""
         head = visual.trunk.head
         after = [head.fc, *visual.head]
         linear = all(isinstance(layer, nn.Linear | nn.Identity | nn.Dropout) for layer in after)
@@ -249,7 +249,7 @@ class FastViT(Tower):
 def resized_positions(
     positions: Tensor, from_hw: tuple[int, int], to_hw: tuple[int, int], *, prefix: int = 0
 ) -> Tensor:
-    """Learned positions `[prefix + N, C]` on another grid, bicubically; the prefix stays as it is."""
+    """Resize learned positions `[prefix + N, C]` to another grid, bicubically; the prefix is unchanged."""
     if from_hw == to_hw:
         return positions
     first, places = positions[:prefix], positions[prefix:]

@@ -1,6 +1,6 @@
-"""open_clip models from files on disk: nothing is downloaded and nothing is unpickled on the way.
+"""open_clip models from files on disk, without downloads and without unpickling.
 
-open_clip's own factory fetches what it misses, so only its architectures, conversions and tokenisers are used here.
+open_clip's own factory downloads missing files, so only its architectures, conversions and tokenisers are used here.
 `clip.model` may be:
 
 | setting | architecture | weights |
@@ -11,8 +11,8 @@ open_clip's own factory fetches what it misses, so only its architectures, conve
 | a folder in the form of open_clip's `local-dir:` | its `open_clip_config.json` | its weights file |
 | a file in such a folder | likewise | the file |
 
-A folder's configuration may hold `prompt_templates`, a list of texts with one `{}` each; without them a text is put
-into a few phrases as captions of photographs have them, and their mean is taken (Radford et al., 2021).
+A folder's configuration may hold `prompt_templates`, a list of texts with one `{}` each; without them, a text is
+encoded in a few caption-like phrases, and their mean is taken (Radford et al., 2021).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokenizer:
-    """A text to all of its tokens, start and end included; texts to `[N, context_length]`, cut and padded."""
+    """Tokeniser: a text to all its tokens, start and end included; texts to `[N, context_length]`, cut and padded."""
 
     encode: Callable[[str], list[int]]
     batch: Callable[[list[str]], Tensor]
@@ -68,8 +68,8 @@ class _Plan:
         config: open_clip's model configuration.
         file: The weights.
         space: Names model and weights; features of one space can be compared.
-        mean, std: What pixels in [0, 1] are normalised with.
-        templates: Phrases that a text is put into.
+        mean, std: Normalisation of pixels in [0, 1].
+        templates: Phrases that a text is inserted into.
     """
 
     config: dict[str, Any]
@@ -82,12 +82,12 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedClip(_Plan):
-    """A dual encoder, or one half of it.
+    """Dual encoder, or one half of it.
 
     Args:
-        visual: Vision tower in evaluation mode, None where only texts were asked for.
-        text: Module with `encode_text`, None where only vision was asked for; and its tokeniser.
-        image_size_hw: Size of the pictures that it was trained on, in pixels.
+        visual: Vision tower in evaluation mode; None if only texts were requested.
+        text: Module with `encode_text`, and its tokeniser; None if only vision was requested.
+        image_size_hw: Size of its training pictures, in pixels.
         context_length: Most tokens of a text.
     """
 
@@ -148,7 +148,7 @@ def _plan(model: str, models: ModelSettings) -> _Plan:
 
 
 def _plan_name(name: str, pretrained: str, models: ModelSettings) -> _Plan:
-    """An architecture of open_clip's with weights of a known tag or from a file."""
+    """Return the plan of an open_clip architecture with weights of a known tag or from a file."""
     import open_clip
     from open_clip.pretrained import get_pretrained_cfg, is_pretrained_cfg, list_pretrained_tags_by_model
 
@@ -162,7 +162,7 @@ def _plan_name(name: str, pretrained: str, models: ModelSettings) -> _Plan:
     tags = list_pretrained_tags_by_model(name)
     if is_pretrained_cfg(name, pretrained):
         known = get_pretrained_cfg(name, pretrained)
-        # Weights trained with the quick variant of GELU are quietly worse without it.
+        # Weights trained with QuickGELU give worse results without it, and no error.
         config["quick_gelu"] = known.get("quick_gelu", config.get("quick_gelu", False))
         tag = f"{name}:{pretrained}"
         return _Plan(config, weights.find(tag, models), tag, *_statistics([known]), CAPTIONS)
@@ -236,7 +236,7 @@ def _nearest_weights(model: str) -> str:
 
 
 def fingerprint(file: Path) -> str:
-    """Eight hexadecimal digits that tell weights files apart: of the size and a MiB at both ends."""
+    """Return eight hexadecimal digits that identify a weights file, from its size and a MiB at both ends."""
     edge, size = 1 << 20, file.stat().st_size
     with file.open("rb") as stream:
         head = stream.read(edge)
@@ -245,7 +245,7 @@ def fingerprint(file: Path) -> str:
 
 
 def _built(plan: _Plan) -> Any:
-    """Return the architecture with random weights; parts that only the hub could give are refused."""
+    """Return the architecture with random weights; parts that need the hub are refused."""
     import open_clip
 
     config = copy.deepcopy(plan.config)
@@ -263,7 +263,7 @@ def _built(plan: _Plan) -> Any:
         return kind(**config)
     except (InvalidSetting, WeightsInvalid):
         raise
-    except Exception as exc:  # Built from numbers that nobody vouches for, it may fail in any way.
+    except Exception as exc:  # It is built from untrusted numbers, so it may fail in any way.
         raise InvalidSetting(
             f"{plan.file}: open_clip cannot build it: {type(exc).__name__}: {exc}",
             remedy="check model_cfg, or update open_clip_torch",
@@ -285,9 +285,9 @@ def _check_fits(vision: Mapping[str, Any], text: Mapping[str, Any], plan: _Plan)
 
 
 def _least_bytes(tower: Mapping[str, Any], width: float) -> float:
-    """About as many, at a byte a number, as a tower's layers hold; the names of a layer's tensors take a kilobyte."""
+    """Estimate a tower's least file size: a byte a number, and a kilobyte a layer for its tensors' names."""
     layers, width = _number(tower, "layers", 12), _number(tower, "width", width)
-    if isinstance(tower.get("layers"), list):  # A residual network, of layers that hold less.
+    if isinstance(tower.get("layers"), list):  # A residual network, whose layers hold less.
         return layers * width**2
     return layers * (width**2 * (4 + 2 * _number(tower, "mlp_ratio", 4)) + 1000)
 
@@ -318,7 +318,7 @@ def _fill(model: Any, state: dict[str, Tensor], plan: _Plan) -> None:
 
 
 def _converted(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as the model calls them, as open_clip converts them when it loads them itself."""
+    """Return the weights under the model's own names, converted as by open_clip's own loader."""
     from open_clip.convert import convert_state_dict
     from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
 
@@ -340,7 +340,7 @@ def _converted(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
-    """Empty where names and shapes agree."""
+    """Return the differences of names and shapes; empty if they agree."""
     missing, extra = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
     said = [
         f"{len(names)} {kind} (such as {names[0]})"

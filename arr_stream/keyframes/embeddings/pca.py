@@ -1,7 +1,7 @@
-"""Principal directions of a space of features, gathered in one pass and kept in a file.
+"""Principal directions of a feature space, computed in one pass and stored in a file.
 
 Means and scatter matrices of blocks are merged pairwise (Chan, Golub and LeVeque, "Updating formulae and a pairwise
-algorithm for computing sample variances", 1979), so that any number of vectors costs the memory of one D x D matrix.
+algorithm for computing sample variances", 1979), so that the memory for any number of vectors is one D x D matrix.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arr_stream.types import FloatArray
 DoubleArray = npt.NDArray[np.float64]
 
 CHANNELS = EMBEDDING_CHANNELS
-"""The fewest directions that a PCA must offer."""
+"""Least number of directions in a PCA."""
 
 _FORMAT = "arr-stream pca 1"
 _TENSORS = ("mean", "basis", "variance")
@@ -39,7 +39,7 @@ class Pca:
         basis: `[K, D]` float32, orthonormal rows, by falling variance.
         variance: `[K]` float32, variance along each row.
         total_variance: Sum of the variances along all D directions.
-        count: How many vectors this was made from.
+        count: Number of vectors that it was computed from.
 
     Raises:
         ValueError: Shapes that do not fit, values that are not finite, rows that are not orthonormal, or variances
@@ -95,7 +95,7 @@ class Pca:
 
 
 def load_pca(path: Path, space: str | None = None) -> Pca:
-    """Read what `Pca.save` wrote, of this space, if it is given.
+    """Read a file of `Pca.save`; check its space if one is given.
 
     Raises:
         BackendUnavailable: The file, or the package safetensors, is missing.
@@ -110,7 +110,7 @@ def load_pca(path: Path, space: str | None = None) -> Pca:
         pca = _read(path)
     except ArrStreamError:
         raise
-    except Exception as exc:  # whatever a damaged file makes the reader raise
+    except Exception as exc:  # a damaged file can make the reader raise anything
         raise WeightsInvalid(f"{path}: not a usable PCA file: {exc}", remedy=remedy) from exc
     if space is not None and pca.space != space:
         raise WeightsInvalid(f"{path}: PCA of the space {pca.space!r}, needed is {space!r}", remedy=remedy)
@@ -144,10 +144,10 @@ class StreamingPca:
         self._solved: tuple[DoubleArray, DoubleArray] | None = None
 
     def add(self, vectors: npt.NDArray[np.floating]) -> None:
-        """Take in `[N, D]` vectors.
+        """Add `[N, D]` vectors.
 
         Raises:
-            ValueError: Another shape, or values that are not finite; nothing of the block is taken in.
+            ValueError: Another shape, or values that are not finite; nothing of the block is added.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.dimensions:
             raise ValueError(f"vectors are [N, {self.dimensions}], got {list(vectors.shape)}")
@@ -194,7 +194,7 @@ class StreamingPca:
         if self._solved is None:
             values, columns = np.linalg.eigh(self._scatter / max(1, self.count))
             basis = columns[:, ::-1].T
-            # A direction and its opposite serve as well; one of them is chosen so that equal input gives equal output.
+            # The sign of a direction is arbitrary; it is fixed so that equal input gives equal output.
             largest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
             self._solved = np.maximum(values[::-1], 0.0), basis * np.where(largest < 0, -1.0, 1.0)
         return self._solved
@@ -216,20 +216,20 @@ def unknown(space: str, mean: FloatArray, components: int) -> Pca:
 def adapted(pca: Pca, directions: FloatArray, rounds: int = 2) -> Pca:
     """Adapt the principal directions of a PCA to these places; the mean is unchanged.
 
-    Subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", 2011) from a start that is
-    nearly right already; at D = 768 and 1024 places a tenth of the work of the full D x D problem.
+    Subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", 2011) from a start near the
+    solution; at D = 768 and 1024 places it costs a tenth of the full D x D problem.
 
     Args:
-        pca: Where to start.
+        pca: Start of the iteration.
         directions: `[D, N]` float32, centred features of places, by `projection.centred`.
-        rounds: The more, the better the lesser directions.
+        rounds: Number of iterations; more of them improve the minor directions.
     """
     count = directions.shape[1]
     with one_torch_thread():
         places = torch.from_numpy(directions)
         rows = torch.from_numpy(pca.basis)
         for _ in range(rounds):
-            # The old directions are added faintly, so that there are always as many as before.
+            # The old directions are added with a small weight, so that their number never shrinks.
             pulled = places @ (places.T @ rows.T) + 1e-6 * count * rows.T
             rows = torch.linalg.qr(pulled)[0].T
         seen = rows @ places

@@ -1,8 +1,8 @@
-"""The encoder inside the package, without open_clip: it answers in a tenth of the time that importing that takes.
+"""The package's own encoder, without open_clip, whose import takes ten times as long as an answer.
 
 Its modules are CLIP's (Radford et al., "Learning transferable visual models from natural language supervision", ICML
-2021) under open_clip's names, so that `dense` reads one like the other, and open_clip reads the weights. Only what the
-shipped configuration asks for is here: plain blocks, a class token, causal texts.
+2021) under open_clip's names, so that `dense` supports both alike, and open_clip can read the weights. It supports only
+the shipped configuration: plain blocks, a class token, causal texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CURLY = {"‘": "'", "’": "'", "“": '"', "”": '"'}
 
 
 class Block(nn.Module):
-    """A residual block of attention and MLP, each behind a norm."""
+    """Residual block of attention and MLP, each behind a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Transformer(nn.Module):
 
 
 class VisionTower(nn.Module):
-    """The parts that `dense.OpenClipViT` puts together."""
+    """Parts of the vision tower, which `dense.OpenClipViT` combines."""
 
     def __init__(self, dim: int, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class PlainClip(nn.Module):
 
 
 def byte_pairs(file: Path) -> BytePairs:
-    """CLIP's tokenizer, without start and end, from the file of its merges."""
+    """Return CLIP's tokenizer, without start and end, from the file of its merges."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet(), key=_byte_order)
     merges = [tuple(line.split()) for line in gzip.decompress(file.read_bytes()).decode().split("\n")[1:] if line]
     words = [*letters, *(f"{letter}</w>" for letter in letters), *("".join(pair) for pair in merges)]
@@ -113,5 +113,5 @@ def byte_pairs(file: Path) -> BytePairs:
 
 
 def _byte_order(letter: str) -> tuple[bool, int]:
-    """Letters that stand for themselves come first, as CLIP numbers its bytes."""
+    """Return bytes in the order of CLIP's numbers: printable characters first."""
     return ord(letter) > 255, ord(letter)

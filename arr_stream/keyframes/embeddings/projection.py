@@ -1,15 +1,15 @@
 """Projection of high-dimensional features to 16 channels that preserve the queries exactly.
 
 A place's feature x, of unit length, is centred and halved, which brings its length to at most 1, and written as
-z = R (x - mean) / 2 with 16 orthonormal rows R. The first rows span the queries that are active, so a query's product
-with x - mean can be read from z exactly. The rest are chosen so that any *other* direction q can be told from z as well
-as possible: with S the covariance of the features, the best guess of q's product that is linear in z has the
-coordinates (R S Rᵀ)⁻¹ R S q, and the rows that leave least of all directions unexplained, given the queries' rows, are
-the leading eigenvectors of what S has left. Without a query that is plain PCA.
+z = R (x - mean) / 2 with 16 orthonormal rows R. The first rows span the active queries, so a query's product with x -
+mean can be computed from z exactly. The rest are chosen so that the product of any *other* direction q can be estimated
+from z as well as possible: with S the covariance of the features, the best linear estimate from z has the coordinates
+(R S Rᵀ)⁻¹ R S q, and the rows with the least error over all directions, given the queries' rows, are the leading
+eigenvectors of the rest of S. Without a query, this is PCA.
 
-The other queries that somebody may ask are not any direction, though: they are directions of *text*. Where samples of
-those are given, the error is weighted by their covariance too (a reduced-rank regression; Izenman, "Reduced-rank
-regression for the multivariate linear model", 1975).
+Later queries are not arbitrary directions, though: they are directions of *text*. If samples of those are given, the
+error is weighted by their covariance too (a reduced-rank regression; Izenman, "Reduced-rank regression for the
+multivariate linear model", 1975).
 
 The products and factorisations run in torch on one thread. NumPy's own threads wait for each other: with two cores
 shared by other work they made a 0.5 ms factorisation take 35 ms on average, and this one 2.
@@ -31,20 +31,20 @@ MAX_QUERY_ROWS = 8
 """Most rows for queries; of more queries, the span of their 8 principal directions is kept exactly."""
 
 TEXT_WEIGHT = 0.5
-"""Share of the error that is weighted by the texts given, the rest by no direction more than another."""
+"""Share of the error that is weighted by the given texts; the rest is weighted evenly."""
 
 _RANK_TOLERANCE = 1e-5
-"""Singular values below this share of the largest are rounding: those queries add no direction of their own."""
+"""Singular values below this share of the largest are rounding errors; such queries add no direction."""
 
 _LEAST_VARIANCE = 1e-6
-"""Share of the mean variance that every direction is given, so that the covariance can be inverted."""
+"""Share of the mean variance added to every direction, so that the covariance can be inverted."""
 
 
 def centred(values: FloatArray, mean: FloatArray) -> FloatArray:
     """Return features `[D, ...]` minus their mean `[D]`, halved; features of unit length stay at most of unit length.
 
     They are not scaled to unit length, since the distance from the mean measures the content of a place. With equal
-    lengths, empty places drown the rest in noise.
+    lengths, the noise of empty places would dominate.
     """
     offsets = values.reshape(len(mean), -1) - mean[:, None]
     offsets *= np.float32(0.5)
@@ -52,7 +52,7 @@ def centred(values: FloatArray, mean: FloatArray) -> FloatArray:
 
 
 def product(left: FloatArray, right: FloatArray) -> FloatArray:
-    """`left [M, K] @ right [K, ...]` as `[M, ...]` float32, on one thread."""
+    """Return `left [M, K] @ right [K, ...]` as `[M, ...]` float32, on one thread."""
     with one_torch_thread():
         flat = torch.from_numpy(left) @ torch.from_numpy(right.reshape(right.shape[0], -1))
     values: FloatArray = flat.numpy().reshape(left.shape[0], *right.shape[1:])
@@ -61,12 +61,12 @@ def product(left: FloatArray, right: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """Sixteen rows onto which centred features are projected, and how to read a direction from them.
+    """Projection of centred features to sixteen rows, and the readout of a direction from them.
 
     Args:
         rows: `[16, D]` float32, orthonormal.
         mean: `[D]` float32, mean of the features.
-        query_rows: How many of the first rows span the queries.
+        query_rows: Number of first rows that span the queries.
         readout: `[16, D]` float32: the coordinates of a direction are `readout @ direction`.
     """
 
@@ -84,7 +84,7 @@ class Projection:
     def coordinates(self, directions: FloatArray) -> FloatArray:
         """Return `[Q, 16]` float32 of directions `[Q, D]`; their product with channels equals that with features.
 
-        Exact for directions in the span of the queries, the best linear guess for others.
+        Exact for directions in the span of the queries, the best linear estimate for others.
         """
         return product(np.ascontiguousarray(directions, np.float32), np.ascontiguousarray(self.readout.T))
 
@@ -92,15 +92,15 @@ class Projection:
 def make_projection(
     queries: FloatArray, pca: Pca, texts: FloatArray | None = None, like: FloatArray | None = None
 ) -> Projection:
-    """Return the projection that keeps the queries exactly, and as much of everything else as fits.
+    """Return the projection that preserves the queries exactly, and other directions as well as possible.
 
     Args:
-        queries: `[Q, D]` directions of any length, in any order; zero and parallel ones cost no row. Of more than 8
-            the span of the 8 principal directions is kept.
+        queries: `[Q, D]` directions of any length, in any order; zero and parallel ones cost no row. Of more than 8,
+            the span of the 8 principal directions is preserved.
         pca: Mean and covariance of the features, with at least 16 directions.
-        texts: `[M, D]` directions like those that may be asked; None where any is as likely.
-        like: `[16, D]` rows of before: the rows that no query claims are turned among themselves to be most like the
-            last of these, so that the channels keep their meaning as far as they can.
+        texts: `[M, D]` directions of typical queries; None if all directions are equally likely.
+        like: `[16, D]` previous rows: the rows without a query are rotated among themselves towards the last of these,
+            so that the channels' meaning changes as little as possible.
 
     Raises:
         ValueError: Shapes that do not fit, or fewer than 16 directions.
@@ -112,7 +112,7 @@ def make_projection(
     with one_torch_thread():
         asked = _span(_doubles(queries), MAX_QUERY_ROWS)
         basis, variance = _joint_basis(asked, pca)
-        # From here on everything is written in the joint basis, in which the covariance is diagonal.
+        # From here on, vectors are in the joint basis, in which the covariance is diagonal.
         kept = asked @ basis.T
         matrix = torch.diag(variance)
         if texts is not None:
@@ -137,9 +137,9 @@ def _doubles(values: FloatArray) -> Tensor:
 
 
 def _span(directions: Tensor, most: int) -> Tensor:
-    """Return orthonormal rows `[R, D]`, R at most `most`, that span directions `[N, D]`, each counted alike.
+    """Return orthonormal rows `[R, D]`, R at most `most`, that span directions `[N, D]`, each with equal weight.
 
-    Where `most` rows are too few, they are the principal ones.
+    If `most` rows are too few, they are the principal ones.
     """
     lengths = directions.norm(dim=1, keepdim=True)
     unit = (directions / lengths)[lengths[:, 0] > 1e-6]
@@ -154,7 +154,7 @@ def _span(directions: Tensor, most: int) -> Tensor:
 def _joint_basis(asked: Tensor, pca: Pca) -> tuple[Tensor, Tensor]:
     """Return orthonormal rows `[K', D]` that span principal directions and queries, and the variance along each.
 
-    What the PCA does not hold of the variance is taken to be spread evenly over the directions that it does not hold.
+    The variance outside the PCA is assumed to be even over the directions outside the PCA.
     """
     basis = _doubles(pca.basis)
     outside = asked - (asked @ basis.T) @ basis
@@ -168,7 +168,7 @@ def _joint_basis(asked: Tensor, pca: Pca) -> tuple[Tensor, Tensor]:
 
 
 def _weighted(deviation: Tensor, texts: Tensor) -> Tensor:
-    """Return `[K', K']`: how much a whitened direction matters to directions like the texts `[M, K']`, and to any."""
+    """Return `[K', K']`: weight of whitened directions for directions like the texts `[M, K']`, and for any."""
     size = len(deviation)
     covariance = texts.T @ texts / texts.square().sum().clamp(min=1e-12)
     mixed = TEXT_WEIGHT * covariance + (1 - TEXT_WEIGHT) / size * torch.eye(size, dtype=torch.float64)

@@ -24,15 +24,15 @@ from arr_stream.types import FloatArray, Frame, Grid
 
 
 class Region(Protocol):
-    """A region on its way through the stream, at a quarter of the texture's size."""
+    """Region that is tracked through the stream, at a quarter of the texture's size."""
 
     @property
     def posterior(self) -> Array:
-        """`[h, w]` in [0, 1]: where it is."""
+        """Probability of the region, `[h, w]` in [0, 1]."""
         ...
 
     def follow(self, rgb: Array, flow: Flow | None) -> Region:
-        """The region on the next picture; see `RegionTracker.step`."""
+        """Return the region on the next picture; see `RegionTracker.step`."""
         ...
 
     def relevance(self) -> Array:
@@ -56,7 +56,7 @@ class QueryInput:
             embedding in use; empty before the first embedding.
         put: Moves an array to the loop's device.
         put_region: The same for a region that was just learned.
-        picture: Returns the host's picture at a quarter of the texture's size, if it was already made.
+        picture: Returns the host's picture at a quarter of the texture's size, if it exists already.
     """
 
     frame: Frame
@@ -82,10 +82,10 @@ class QueryContext:
     Args:
         quarter: The picture at that size.
         eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel.
-        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
+        figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
         flow: To the frame before; None on the first frame and after a cut.
         text_flow, embedding_flow, object_flow: Flow back to the keyframes of text, embedding and objects, or None.
-        trust: Confidence of the flow from which a model's results count fully.
+        trust: Confidence of the flow at which a model's results have full weight.
     """
 
     quarter: Array
@@ -120,11 +120,12 @@ class Answer:
         relevance: `[h, w]` in [0, 1], a quarter of the texture's size.
         carried: The relevance was carried along the flow.
         state: State that the scorer keeps for the next frame.
-        half_understood: The query is understood only as a property, such as a colour: the word for the thing is
+        half_understood: Only a property in the query, such as a colour, is understood; the word for the object is
             unknown.
-        of_words: The query is for words, whose places are known, so that saliency does not matter.
-        detected: The query is for objects that a detector finds, which misses some.
-        other: `[h/2, w/2]` in [0, 1], how surely each place is an object that the query does not name; None: unknown.
+        of_words: The query is for words, whose places are known, so saliency is ignored.
+        detected: A detector, which misses some objects, answers the query.
+        other: `[h/2, w/2]` in [0, 1], confidence that each place is an object that the query does not name; None:
+            unknown.
         moves: The query is for a kind of object that moves.
     """
 
@@ -139,7 +140,7 @@ class Answer:
 
 
 class QueryTask(Protocol):
-    """A query on one frame: a dataclass of arrays and constants."""
+    """Task of a query on one frame: a dataclass of arrays and constants."""
 
     def answer(self, context: QueryContext) -> Answer: ...
 

@@ -1,4 +1,4 @@
-"""Queries by a box or a mask of an object, which is followed, and found again after it was lost."""
+"""Queries by a box or a mask of an object, which is tracked, and re-identified after it was lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arr_stream.texture.pixels import averaged
 from arr_stream.types import FloatArray
 
 _LOOK_EVERY = 3
-"""Frames from one look at whether a region still shows its object to the next."""
+"""Frames between two checks that a region still shows its object."""
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom as shares of the frame."""
@@ -28,9 +28,9 @@ class RegionTask:
     """A region on one frame.
 
     Args:
-        region: As it was on the frame before, or, where it was drawn on this frame, is now; None before its time.
-        drawn: It was learned on this very frame.
-        confidence: `[1, 1]`, how surely it is where it is followed.
+        region: State on the previous frame, or on this one if it was drawn on this one; None before its time.
+        drawn: It was learned on this frame.
+        confidence: `[1, 1]`, confidence in its tracked place.
     """
 
     region: Region | None
@@ -46,10 +46,10 @@ class RegionTask:
 
 
 class RegionScorer(QueryScorer):
-    """Scorer of a box, or of an object's mask, followed through the stream and found again after it was lost.
+    """Scorer of a box, or of an object's mask, tracked through the stream and re-identified after a loss.
 
     Args:
-        query: The region or mask; before its time the relevance is 0.
+        query: The region or mask; the relevance is 0 before its time.
     """
 
     def __init__(self, query: RegionQuery | MaskQuery) -> None:
@@ -121,7 +121,7 @@ class RegionScorer(QueryScorer):
 
 
 def _box_around(posterior: FloatArray) -> Box | None:
-    """Return the box around what is more likely the region than not; None if nothing is."""
+    """Return the box around all pixels that are more likely region than background; None if there are none."""
     x, y, width, height = cv2.boundingRect(cv2.inRange(posterior, 0.5, 2.0))
     rows, columns = posterior.shape
     return (x / columns, y / rows, (x + width) / columns, (y + height) / rows) if width else None

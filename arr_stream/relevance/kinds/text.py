@@ -19,14 +19,14 @@ from arr_stream.texture.pixels import resized
 from arr_stream.types import FloatArray
 
 LEAST_MEANING = 0.02
-"""Score of a model up to which a match counts as chance: its scores never quite reach 0."""
+"""Score of a model up to which a match counts as chance, since its scores rarely reach 0."""
 _STILL_DOUBT = 0.5
-"""Share of its relevance that a still place loses where something surely moves."""
+"""Share of its relevance that a still place loses if something on the frame moves with full confidence."""
 _AROUND_WORDS = np.ones((9, 9), np.uint8)
 _AROUND_SHARE = 0.5
 """Weight of the margin around words: cells that hold only the end of a word rank last."""
 _WITHIN_SAMPLES = 5
-"""Words count as means over so many samples each way: cells that are full of one come first."""
+"""Samples, each way, over which words are averaged, so that cells full of a word rank first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,9 +39,9 @@ class TextTask:
             text.
         by_model: A model scores the query, in place of the lexicon's colours.
         meaning: `[h', w']`, the model's scores on the frame of the embedding in use; None before the first.
-        embedded_before: That frame was an earlier one.
-        objects: `[2, h/2, w/2]`, how surely each place of the keyframe is an object that the query names, and another;
-            None before the first detection.
+        embedded_before: The frame of the embedding is an earlier one.
+        objects: `[2, h/2, w/2]`, confidence that each place of the keyframe is an object that the query names, or
+            another; None before the first detection.
     """
 
     query: TextQuery
@@ -79,7 +79,7 @@ class TextTask:
         return [carry(mask, context.text_flow, outside=0.0) for mask in self.words]
 
     def _detected(self, context: QueryContext) -> Array:
-        """Return how surely each place is an object that the query names, and another, carried to this frame."""
+        """Return the confidence that each place is a named object, and another one, carried to this frame."""
         if self.objects is None or context.object_flow is None:
             return zeros(context.eighth_motion, (2, *context.eighth_motion.shape))
         return carry(self.objects, context.object_flow, outside=0.0)
@@ -93,10 +93,9 @@ class TextTask:
 
 
 def _as_it_moves(context: QueryContext) -> Array:
-    """Return, as `[h, w]` in [0, 1], the share of its relevance that each place keeps if the lexicon does not know the
-    thing.
+    """Return the share of relevance, `[h, w]` in [0, 1], that places keep if the lexicon lacks the object's word.
 
-    Most queries are for things: where anything moves, a still place of the same colour is less likely to be the thing.
+    Most queries are for objects: if anything moves, a still place of the same colour is less likely to be the object.
     """
     figure = resized(context.figure, context.hw)
     return 1 - _STILL_DOUBT * context.figure.max() * (1 - figure)
@@ -131,8 +130,7 @@ class TextScorer(QueryScorer):
         )
 
     def _detected(self, inputs: QueryInput) -> Array | None:
-        """Return how surely each place is an object that the query names, on the keyframe of the objects; computed once
-        a keyframe."""
+        """Return the places of named and of other objects on the objects' keyframe; computed once a keyframe."""
         finding = inputs.keyframes.objects
         if finding is None:
             return None
@@ -156,8 +154,7 @@ class TextScorer(QueryScorer):
 
 
 def _asked_for(mask: FloatArray) -> FloatArray:
-    """`[h, w]` in [0, 1]: how much each place is wanted for words on a mask `[h, w]` at a quarter of the texture's
-    size."""
+    """Return `[h, w]` in [0, 1]: relevance by words on a mask `[h, w]` at a quarter of the texture's size."""
     around = cv2.dilate(mask, _AROUND_WORDS) * np.float32(_AROUND_SHARE)
     wanted: FloatArray = np.maximum(cv2.blur(mask, (_WITHIN_SAMPLES, _WITHIN_SAMPLES)), around)
     return wanted

@@ -146,7 +146,7 @@ def _model(checkpoint: Checkpoint, quantize: str | None, device: torch.device, d
         options["quantization_config"] = _quantization(quantize, dtype)
     if quantize is not None or device.type != "cpu":
         options["device_map"] = {"": device}
-    # Typed as giving a model alone, without what it has to say.
+    # Its types leave out the loading information that it also returns.
     from_pretrained: Any = checkpoint.family.class_of("ForConditionalGeneration").from_pretrained
     try:
         model, told = from_pretrained(
