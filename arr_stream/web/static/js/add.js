@@ -19,7 +19,7 @@ export class AddDialog {
   }
 
   open() {
-    // Not before it is known what may be added.
+    // Wait for the server's list of allowed sources.
     this.wanted = !store.info;
     if (this.wanted) return;
     this._complain(null);
@@ -28,7 +28,7 @@ export class AddDialog {
     byId("add-source").focus();
   }
 
-  /** Straight to this browser's camera, as the empty page offers. */
+  /** Start this browser's camera, as the empty page offers. */
   startCamera() {
     this.open();
     this._browser("camera");
@@ -48,9 +48,9 @@ export class AddDialog {
 
   _hint({ patterns, named, cameras, folders }) {
     const opened = [...patterns];
-    if (folders) opened.push("files in the folders of its command line");
-    if (named.length || cameras) opened.push("what is named above");
-    if (!opened.length) return "This server opens no addresses; its command line allows them.";
+    if (folders) opened.push("files in its allowed folders");
+    if (named.length || cameras) opened.push("the sources above");
+    if (!opened.length) return "This server allows no addresses; start it with --allow to add some.";
     const last = opened.pop();
     return `This server opens ${opened.length ? `${opened.join(", ")} and ${last}` : last}.`;
   }
@@ -83,7 +83,7 @@ export class AddDialog {
     }
   }
 
-  /** What goes with any kind of source; empty entries are left out. */
+  /** Return the options of any kind of source, without empty ones. */
   _options() {
     const [name, query, preset] = ["add-name", "add-query", "add-preset"].map((id) => byId(id).value.trim());
     return { ...(name && { name }), ...(query && { query: [query] }), ...(preset && { preset }) };

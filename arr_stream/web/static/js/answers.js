@@ -1,4 +1,4 @@
-// Questions to the model and its answers, with the cells that each rests on.
+// Questions to the model and its answers, with the cells that each answer used.
 
 import { api, attempt, links } from "./api.js";
 import { clockTime, h, icon, say, setText } from "./dom.js";
@@ -7,11 +7,11 @@ import { emit, History, on, onChosenStatus, store } from "./store.js";
 const KEPT = 200;
 const WHEN = [
   ["now", "once, now"],
-  ["every", "again and again"],
+  ["every", "at an interval"],
   ["change", "when the scene changes"],
 ];
 
-/** The number that an answer goes by, in events and in what is kept. */
+/** Number of an answer, in events and in stored answers. */
 const keyOf = (answer) => `${answer.answer ?? `${answer.frame_index}:${answer.question}`}`;
 
 export class Answers {
@@ -31,7 +31,7 @@ export class Answers {
   }
 
   _build(part) {
-    this.question = h("input", { type: "text", maxlength: "2000", placeholder: "Ask about what is seen", "aria-label": "Question", "data-testid": "ask-input", autocomplete: "off" });
+    this.question = h("input", { type: "text", maxlength: "2000", placeholder: "Question about the video", "aria-label": "Question", "data-testid": "ask-input", autocomplete: "off" });
     this.history = new History("questions", this.question);
     this.when = h("select", { "aria-label": "When to answer", "data-testid": "ask-when" }, WHEN.map(([value, label]) => h("option", { value }, label)));
     this.every = h("input", { type: "number", min: "1", max: "3600", step: "1", value: "5", "aria-label": "Seconds between answers", "data-testid": "ask-every" });
@@ -110,7 +110,7 @@ export class Answers {
     for (const answer of kept.slice(-KEPT)) this._whole(answer, false);
   }
 
-  /** The entry of an answer; made where there is none. */
+  /** Return the entry of an answer; create it if there is none. */
   _entry(answer) {
     const key = keyOf(answer);
     if (this.entries.has(key)) return this.entries.get(key);
@@ -145,7 +145,7 @@ export class Answers {
     setText(entry.text, answer.text || answer.error || "No answer");
     const tokens_second = answer.decode_ms > 0 ? ` · ${(answer.answer_tokens / (answer.decode_ms / 1000)).toFixed(1)} tokens/s` : "";
     const when = answer.made_unix ? `${clockTime(answer.made_unix)} · ` : "";
-    const cut = { length: " · cut at its longest", cancelled: " · cancelled", failed: " · failed" }[answer.finish] ?? "";
+    const cut = { length: " · cut at the limit", cancelled: " · cancelled", failed: " · failed" }[answer.finish] ?? "";
     entry.facts.replaceChildren(h("span", {}, `${when}frame ${answer.frame_index} · ${answer.visual_tokens} visual tokens${tokens_second}${cut}`), this._cellsButton(entry));
     if (answer.note) entry.item.append(h("p", { class: "hint" }, answer.note));
     if (answer.finish === "failed" && answer.error) entry.item.append(h("p", { class: "problem" }, answer.error));
@@ -159,7 +159,7 @@ export class Answers {
 
   _cellsButton(entry) {
     if (!entry.cells.length) return "";
-    const button = h("button", { type: "button", class: "small toggle", "aria-pressed": "false", title: "Show what the answer rests on over the picture" }, icon("eye-cells"), `${entry.cells.length} cells`);
+    const button = h("button", { type: "button", class: "small toggle", "aria-pressed": "false", title: "Show the cells that the answer used" }, icon("eye-cells"), `${entry.cells.length} cells`);
     button.addEventListener("click", () => {
       const pin = this.pinned !== entry;
       for (const other of this.list.querySelectorAll("[aria-pressed=true]")) other.setAttribute("aria-pressed", "false");

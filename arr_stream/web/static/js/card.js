@@ -79,7 +79,7 @@ class Card {
     return this.element.querySelector(`[data-action=${action}]`);
   }
 
-  /** Pictures are asked for only while they can be seen. */
+  /** Pictures are requested only while they are visible. */
   _watchVisibility() {
     this.near = true;
     this.sleeping = 0;
@@ -150,11 +150,11 @@ class Card {
     this.feed.socket.restart();
   }
 
-  /** Says over the picture what keeps it from coming, if anything does. */
+  /** Show over the picture why no new one arrives, if so. */
   restate() {
     const { status } = this;
     if (!status) return;
-    if (store.link === "lost" || this.feedState === "broken") this.overlay.show("server-lost", "The picture comes back by itself");
+    if (store.link === "lost" || this.feedState === "broken") this.overlay.show("server-lost", "The page reconnects automatically");
     else if (["crowded", "origin"].includes(this.feedState)) this.overlay.show(this.feedState);
     else if (status.state !== "live") this.overlay.show(status.state, status.message);
     else this.overlay.show(this.frames ? null : "opening");
@@ -201,7 +201,7 @@ class Card {
     this._press("region", on);
   }
 
-  /** Cells `[x0, y0, x1, y1, share, frame]` that an answer rested on; null for none. */
+  /** Mark cells `[x0, y0, x1, y1, share, frame]` that an answer used; null for none. */
   markCells(cells) {
     this.answerCells = cells;
     this.stage.paintBy(this.paintAnswer, Boolean(cells));

@@ -56,7 +56,7 @@ export function sharpen(canvas) {
 /** Lines for a small box, the first one strong. */
 export const tipLines = (lines) => lines.map((line, place) => h(place ? "span" : "strong", {}, line));
 
-/** A text with what stands between backticks as code. */
+/** Return a text with the parts between backticks as code. */
 export const withCode = (text) => text.split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part));
 
 /** Read out to those who use a screen reader. */

@@ -6,7 +6,7 @@ const EVERY_MS = 250; // numbers that change faster cannot be read
 
 const number = (value, digits = 0, unit = "") => (Number.isFinite(value) ? value.toFixed(digits) + unit : "–");
 
-/** What quality is at a step of the server's; it is null for a stream that does not run. */
+/** Describe the quality at a step of the server; the step is null for a stream that does not run. */
 export function quality(step, { long = false } = {}) {
   if (!Number.isFinite(step)) return "–";
   if (step === 0) return "full";
@@ -20,10 +20,10 @@ const FIGURES = [
   ["age", "delay, ms", "from capture to this screen, mean of the latest frames", (f) => number(f.age_ms)],
   ["latency", "processing, ms", "time that the server spent on a frame", (f) => number(f.latency_ms, 1)],
   ["tokens", "tokens", "visual tokens chosen for the model on this frame", (f) => number(f.tokens)],
-  ["confidence", "confidence", "from 0 to 1: how far what was carried from the keyframe is trusted", (f) => number(f.confidence, 2)],
-  ["keyframe", "since keyframe", "frames since the last keyframe, on which models look closely, and why it was made", (f) => number(f.keyframe_age)],
-  ["quality", "quality", "lowered when the server is too slow for the source, and restored after", (f) => quality(f.quality)],
-  ["dropped", "skipped", "frames that were skipped so that the newest is shown", (f) => number(f.dropped)],
+  ["confidence", "confidence", "from 0 to 1: reliability of results propagated from the keyframe", (f) => number(f.confidence, 2)],
+  ["keyframe", "since keyframe", "frames since the last keyframe, which the models analyse in full, and its reason", (f) => number(f.keyframe_age)],
+  ["quality", "quality", "lowered while the server is too slow for the source", (f) => quality(f.quality)],
+  ["dropped", "skipped", "frames dropped in favour of newer ones", (f) => number(f.dropped)],
 ];
 
 const KEPT = 2700; // frames: a minute and a half at 30 a second
@@ -66,7 +66,7 @@ export class Figures {
     this._later();
   }
 
-  /** A status, for what is shown while no frames come. */
+  /** Show a status while no frames arrive. */
   status(status, live) {
     this.live = live;
     if (live && this.newest.seq !== undefined) return;
@@ -99,7 +99,7 @@ function round(value) {
   return value >= 100 ? Math.ceil(value / 50) * 50 : Math.ceil(value / 10) * 10;
 }
 
-/** What all but one in fifty stay below: a single late frame must not flatten all others. */
+/** Return the 98th percentile, so that a single late frame does not compress all others. */
 function nearlyHighest(shown, lines) {
   const values = shown.flatMap((point) => lines.map(([entry]) => point.values[entry] ?? 0)).sort((a, b) => a - b);
   return values[Math.floor(values.length * 0.98)] ?? 0;
@@ -217,7 +217,7 @@ export class Timeline {
     let least = Infinity;
     for (const point of shown) {
       const px = Math.abs(this._x(point.at) - this.pointer_px);
-      // A keyframe nearby is what the pointer is after.
+      // Prefer a nearby keyframe.
       const distance = point.values[REASON] && px < TICK_REACH_PX ? px - TICK_REACH_PX : px;
       if (distance < least) [best, least] = [point, distance];
     }

@@ -17,7 +17,7 @@ const PRESSED = "button, a, summary, input, label, [role=tab]";
 
 const act = (name) => document.querySelector(`.top [data-action=${name}]`);
 
-/** The token came in the address once; it must not stay in the history, nor in what is copied from there. */
+/** Remove the token from the address, so that it is neither in the history nor copied with the address. */
 function hideToken() {
   const url = new URL(location.href);
   if (!url.searchParams.has("token")) return;
@@ -58,7 +58,7 @@ function followEvents() {
   events.start();
 }
 
-/** What the server is and allows; asked for until it answers. */
+/** Fetch the server's facts and permissions; retry until it answers. */
 async function learn() {
   for (;;) {
     try {
@@ -79,7 +79,7 @@ function showLink(state, words = LINK_WORDS[state]) {
   setText(link.querySelector(".words"), words);
 }
 
-/** A choice of the page that is kept, shown by a pressed button and a class. */
+/** A stored choice of the page, shown by a pressed button and a class. */
 function lasting(name, initial) {
   const button = act(name);
   const show = (value) => {
@@ -96,7 +96,7 @@ function lasting(name, initial) {
   return toggle;
 }
 
-/** Keys that work anywhere on the page, save where text is typed: key, what it does, and what to call. */
+/** Keys that work on the whole page, except in text fields: key, description, function. */
 function listenToKeys(keys) {
   const shown = (key) => (key === " " ? "space" : key);
   byId("keys").replaceChildren(...keys.flatMap(([key, about]) => [h("dt", {}, h("kbd", {}, shown(key))), h("dd", {}, about)]));
@@ -145,10 +145,10 @@ function wire(streams, panel, add) {
     streams.chosen.element.scrollIntoView({ block: "nearest" });
   };
   listenToKeys([
-    ["/", "look for something", card((chosen) => chosen.query.focus())],
-    [" ", "pause and go on", card((chosen) => chosen.togglePause())],
+    ["/", "edit the query", card((chosen) => chosen.query.focus())],
+    [" ", "pause or resume", card((chosen) => chosen.togglePause())],
     ["v", "next view", card((chosen) => chosen.views.next())],
-    ["b", "a second view beside it", card((chosen) => chosen.views.toggleBeside())],
+    ["b", "second view", card((chosen) => chosen.views.toggleBeside())],
     ["r", "mark a region", card((chosen) => chosen.region.toggle())],
     ["i", "inspect cells", card((chosen) => chosen.toggleInspect())],
     ["g", "pointer as gaze", card((chosen) => chosen.toggleGaze())],

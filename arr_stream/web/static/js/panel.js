@@ -1,4 +1,4 @@
-// The side panel: tabs of what belongs to the chosen stream; here what happened, and plain facts.
+// The side panel: tabs of the selected stream; this file has the log and the details.
 
 import { Answers } from "./answers.js";
 import { api, attempt, links } from "./api.js";
@@ -66,7 +66,7 @@ class Rules {
     const fields = [
       ...(query.length ? [["relevance", "the score of any query"]] : []),
       ...(query.length > 1 ? query.map((label, place) => [`relevance[${place}]`, `the score of “${label}”`]) : []),
-      ["motion", "the moving share"],
+      ["motion", "the share of the picture that moves"],
     ];
     const { value } = this.field;
     this.field.replaceChildren(...fields.map(([name, label]) => h("option", { value: name }, label)));
@@ -80,9 +80,9 @@ class Log {
     this.badge = badge;
     this.states = new Map();
     this.rules = new Rules(part);
-    this.list = h("ol", { class: "log-list", "aria-label": "What happened, newest first", "data-testid": "log" });
-    this.nothing = h("p", { class: "hint" }, "Nothing happened yet.");
-    part.append(h("h3", {}, "What happened"), this.nothing, this.list);
+    this.list = h("ol", { class: "log-list", "aria-label": "Events, newest first", "data-testid": "log" });
+    this.nothing = h("p", { class: "hint" }, "No events yet.");
+    part.append(h("h3", {}, "Events"), this.nothing, this.list);
     on("log", (event) => this._event(event));
     on("status", (status) => this._state(status));
     on("streams", () => this._forget());
@@ -100,7 +100,7 @@ class Log {
       toast(`${this._name(event.stream)}: ${text}`, "alert");
       this.badge(1);
     } else if (event.type === "notice") {
-      // What of a query is not understood stands below it.
+      // Unknown words of a query are shown below it.
       if (!event.text.startsWith("query ")) this._add("notice", event, event.text);
     } else if (event.type === "missed") {
       this._add("missed", event, `this page was too slow and missed ${event.count} events`);
@@ -141,7 +141,7 @@ class Log {
   }
 }
 
-/** Plain facts of the chosen stream, and addresses for other programs. */
+/** Facts about the selected stream, and addresses for other programs. */
 class Details {
   constructor(part) {
     this.open = false;
@@ -191,7 +191,7 @@ export class Panel {
   constructor(holder) {
     this.holder = holder;
     this.parts = new Map();
-    const list = h("div", { class: "tabs", role: "tablist", "aria-label": "About the chosen stream" });
+    const list = h("div", { class: "tabs", role: "tablist", "aria-label": "About the selected stream" });
     holder.append(list);
     for (const [key, title, Part] of TABS) {
       const tab = h("button", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": `part-${key}`, "data-testid": `tab-${key}`, onclick: () => this.open(key) }, title);

@@ -1,13 +1,13 @@
-// The stage: one or two pictures of the same frame, marks drawn over them in pixels of the upright source frame,
-// what is said over them while no new one comes; and the choosers of what is shown.
+// The stage: one or two views of the same frame, marks on them in pixels of the upright source frame, the message
+// while no new picture arrives, and the choice of views.
 
 import { clamp, h, setIcon, setText, sharpen, tipLines } from "./dom.js";
 import { recall, remember, store } from "./store.js";
 
-/** State: what is said, its icon, and what the button says that opens the source anew. */
+/** By state: message, icon, and label of the button that reopens the source. */
 const SHOWN = {
   connecting: ["Connecting", "wait"],
-  stalled: ["No pictures come", "wait"],
+  stalled: ["No pictures arrive", "wait"],
   reconnecting: ["Reconnecting", "wait"],
   paused: ["Paused", "pause"],
   ended: ["Ended", "play", "Play again"],
@@ -18,15 +18,15 @@ const SHOWN = {
   opening: ["Opening the picture", "wait"],
 };
 
-/** What each of the named views shows. */
+/** Descriptions of the named views. */
 const ABOUT = {
-  source: "the picture as it came",
-  patches: "what the model would look at",
-  relevance: "how much each place matters",
-  clusters: "regions that belong together",
-  flow: "where things move",
-  text: "where something is written",
-  history: "what was asked or looked at before",
+  source: "the original picture",
+  patches: "cells for the model",
+  relevance: "score of each cell",
+  clusters: "regions of similar appearance",
+  flow: "optical flow",
+  text: "text regions",
+  history: "earlier queries and attention",
 };
 
 class Pane {
@@ -74,7 +74,7 @@ export class Stage {
     this.resized.observe(this.panes[0].figure);
   }
 
-  /** Which views are shown, with the captions that say so. */
+  /** Set the views and their captions. */
   arrange(captions) {
     this.panes.forEach((pane, place) => {
       pane.figure.hidden = place >= captions.length;
@@ -92,7 +92,7 @@ export class Stage {
     });
   }
 
-  /** Let a painter draw over the pictures, or no more. */
+  /** Add a painter that draws over the pictures, or remove it. */
   paintBy(painter, wanted) {
     this.painters[wanted ? "add" : "delete"](painter);
     this.repaint();
@@ -102,7 +102,7 @@ export class Stage {
     for (const pane of this.panes) if (!pane.figure.hidden) pane.paint(this.painters, this.size_wh);
   }
 
-  /** Where a pointer event is: `[x, y]` in source pixels, kept inside the frame; null off the pictures. */
+  /** Return the place of a pointer event, `[x, y]` in source pixels, clamped to the frame; null outside the pictures. */
   place(event, { pane = null, inside = true } = {}) {
     const figure = pane ?? event.target.closest?.(".pane");
     if (!figure) return null;
@@ -149,7 +149,7 @@ export class StateOverlay {
     this.retry = this.box.querySelector("[data-action=retry]");
   }
 
-  /** `state` as in the status, or one of the page's own; null: a live picture is there. */
+  /** `state` is one of the status or of the page; null if a live picture is shown. */
   show(state, why = null) {
     const shown = SHOWN[state];
     this.box.hidden = !shown;

@@ -1,4 +1,4 @@
-// What a stream looks for: the box with its history, and a chip for each query with its present score.
+// The queries of a stream: the input with its history, and a chip for each query with its current score.
 
 import { api, attempt } from "./api.js";
 import { h, icon, say, setText, toast } from "./dom.js";
@@ -7,7 +7,7 @@ import { History, store } from "./store.js";
 const EXAMPLE_BYTES = 10_000_000;
 const SCORES_EVERY_MS = 200;
 const UNDERSTOOD =
-  "Understood are colours, light, size, place and motion (“moving red on the left”), common objects if the server has a detector, and written words in quotes. For anything else mark a region on the picture, or choose an example picture.";
+  "Queries may name colours, lightness, size, position and motion (“moving red on the left”), common objects if the server has a detector, and words to read in quotes. For anything else, mark a region on the picture, or choose an example picture.";
 const history = new History("queries");
 
 export class QueryBox {
@@ -20,8 +20,8 @@ export class QueryBox {
     this.meters = [];
     this.shown = "";
     this.written_ms = 0;
-    this.input.setAttribute("aria-label", "What to look for");
-    this.input.placeholder = "Look for “moving red on the left”";
+    this.input.setAttribute("aria-label", "Query");
+    this.input.placeholder = "Query, such as “moving red on the left”";
     history.attach(this.input);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -62,13 +62,13 @@ export class QueryBox {
     this.faults.replaceChildren(...faults, faults.length ? h("li", { class: "hint" }, UNDERSTOOD) : "");
   }
 
-  /** Whether the marked region is in sight on the newest picture. */
+  /** Show whether the marked region is visible on the newest picture. */
   follow(seen) {
     const chip = this.chips.querySelector("[data-kind=region]");
-    if (chip) setText(chip.querySelector("span"), seen ? "marked region" : "marked region, out of sight");
+    if (chip) setText(chip.querySelector("span"), seen ? "marked region" : "marked region, not visible");
   }
 
-  /** Scores go with the labels of the status, in the order texts, region, example. */
+  /** Scores are in the order of the status: texts, region, example. */
   scores(scores) {
     const now = performance.now();
     if (now - this.written_ms < SCORES_EVERY_MS || !this.meters.length) return;
@@ -80,21 +80,21 @@ export class QueryBox {
     });
   }
 
-  /** Looks for a region `[x, y, w, h]`, or for none. */
+  /** Set the region query `[x, y, w, h]`; null removes it. */
   async mark(xywh) {
     const body = { texts: this.status.texts, region: xywh && { xywh } };
     if (await attempt(() => api.query(this.id, body))) say(xywh ? "Region marked" : "Region removed");
   }
 
   _chip(kind, text, onremove, onclick = null) {
-    const meter = h("meter", { min: 0, max: 1, "aria-label": `present score of ${text}`, hidden: true });
+    const meter = h("meter", { min: 0, max: 1, "aria-label": `current score of ${text}`, hidden: true });
     this.meters.push(meter);
     const label = onclick ? h("button", { type: "button", class: "plain", title: "Change", onclick }, text) : h("span", {}, text);
     const remove = h("button", { type: "button", class: "quiet tiny", "data-testid": `${kind === "text" ? "query" : kind}-clear`, "aria-label": `Remove ${text}`, onclick: onremove }, icon("cross"));
     return h("li", { class: "chip", "data-kind": kind }, label, meter, remove);
   }
 
-  /** Replaces the texts by the one in the box, or adds it to them. */
+  /** Replace the text queries by the typed one, or add it to them. */
   async _look(also) {
     const text = this.input.value.trim();
     if (!text && also) return;
@@ -102,7 +102,7 @@ export class QueryBox {
     if (!(await attempt(() => api.query(this.id, { texts: text ? [...others, text] : [] })))) return;
     if (text) history.add(text);
     this.input.value = "";
-    say(text ? `Looking for ${text}` : "Looking for nothing in particular");
+    say(text ? `Query: ${text}` : "Text queries removed");
   }
 
   _edit(text) {
@@ -120,10 +120,10 @@ export class QueryBox {
     input.value = "";
     if (!file) return;
     if (file.size > EXAMPLE_BYTES) {
-      toast(`${file.name} has ${Math.round(file.size / 1e6)} MB; a picture may have 10 MB at most`, "error");
+      toast(`${file.name} has ${Math.round(file.size / 1e6)} MB; the limit is 10 MB`, "error");
       return;
     }
-    if (await attempt(() => api.example(this.id, file))) say("Looking for what is like the picture");
+    if (await attempt(() => api.example(this.id, file))) say("Searching by the example picture");
   }
 
   _openHistory() {

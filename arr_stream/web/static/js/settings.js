@@ -1,4 +1,4 @@
-// Settings of the chosen stream, made from what the server says may be changed while it runs.
+// Settings of the selected stream, built from the server's list of settings that may change while it runs.
 
 import { api, lineOf } from "./api.js";
 import { h, icon, say, settled, setText, toast, withCode } from "./dom.js";
@@ -6,10 +6,10 @@ import { on, onChosenStatus, store } from "./store.js";
 
 const SETTLE_MS = 250;
 
-/** What sections and settings are called; others by their last part. */
+/** Titles of sections and settings; others have the last part of their key. */
 const TITLES = {
-  selection: "What is chosen",
-  relevance: "What is looked for",
+  selection: "Selection",
+  relevance: "Relevance",
   live: "Live",
   "selection.budget": "Tokens per frame",
   "selection.per_second": "Tokens per second",
@@ -23,7 +23,7 @@ function title(key) {
   return TITLES[key] ?? words[0].toUpperCase() + words.slice(1);
 }
 
-/** The control for one setting; `value` reads it, `put(value)` writes it, and `changed()` is called by the user's hand. */
+/** The control for one setting; `value` reads it, `put(value)` writes it, and `changed()` is called on the user's input. */
 function control(key, setting, changed) {
   const common = { id: `setting-${key}`, "data-testid": `setting-${key}`, "aria-describedby": `about-${key}`, onchange: changed };
   const alone = (element, value, put) => ({ parts: [element], value, put, element });
@@ -118,7 +118,7 @@ export class SettingsForm {
     if (status) this._take(status);
   }
 
-  /** What the stream uses now; a control that is being used is left alone. */
+  /** Show the stream's current values; a control in use is not changed. */
   _take(status) {
     if (!this.preset) return;
     if (document.activeElement !== this.preset) this.preset.value = status.preset ?? "";
@@ -161,7 +161,7 @@ export class SettingsForm {
     element.setAttribute("aria-invalid", String(Boolean(text)));
   }
 
-  /** The stream's preset, or the server's own settings where it has none, is taken anew without what was set on top. */
+  /** Reset all settings to the stream's preset, or to the server's own settings if it has none. */
   _resetAll() {
     if (!store.status) return;
     for (const key of this.rows.keys()) this._complain(key, null);

@@ -1,5 +1,5 @@
-// What the page knows: the server, its streams, and which one is chosen. Parts listen; nobody else keeps a copy.
-// And what the browser keeps from visit to visit; where its storage is closed or full, as long as the page lasts.
+// State of the page: the server, its streams, and the selected one. Other parts subscribe and keep no copy.
+// Also the values that the browser stores between visits; without storage they last as long as the page.
 
 import { ARROWS } from "./dom.js";
 
@@ -113,7 +113,7 @@ export class History {
     input.addEventListener("input", () => (this.place = null));
   }
 
-  /** One step back (-1) or forth (+1) from what stands in the box; null where there is nothing. */
+  /** Return the entry one step back (-1) or forth (+1) from the input's text; null if there is none. */
   _step(direction, current) {
     if (this.place === null) {
       if (direction > 0 || !this.entries.length) return null;

@@ -1,4 +1,4 @@
-// What a pointer or the arrow keys do on the picture: mark a region, ask why a cell was chosen, tell where one looks.
+// Tools for the pointer and the arrow keys on the picture: mark a region, inspect a cell, send the gaze point.
 
 import { ARROWS, clamp, h } from "./dom.js";
 
@@ -7,13 +7,13 @@ const LEAST_PX = 8; // source pixels
 const STEP_SHARE = 0.025;
 const GAZE_EVERY_MS = 33;
 
-/** The ways of knowing: what the colours of the outlines mean. */
+/** Reasons for choosing a cell, with the colours of their outlines. */
 const SCORERS = {
   information: ["#6ea8ff", "edges and detail"],
-  perspective: ["#ffba3b", "what stands out or moves"],
-  participation: ["#ff7a9c", "what was asked for"],
-  context: ["#a9b4c2", "background, coarsely"],
-  coverage: ["#7fd49b", "a share for every region"],
+  perspective: ["#ffba3b", "salient or moving"],
+  participation: ["#ff7a9c", "relevant to the query"],
+  context: ["#a9b4c2", "coarse background"],
+  coverage: ["#7fd49b", "minimum share of each region"],
 };
 const SIDES = ["one cell", "2×2 cells", "4×4 cells"];
 
@@ -21,7 +21,7 @@ function boxOf(a, b) {
   return [Math.min(a[0], b[0]), Math.min(a[1], b[1]), Math.abs(a[0] - b[0]), Math.abs(a[1] - b[1])];
 }
 
-/** Draws one box: light line on a dark one, readable on anything. */
+/** Draw one box: a light line on a dark one, visible on any picture. */
 function outline(context, at, density, [x, y, w, h], dash) {
   const box = at(x, y, x + w, y + h);
   context.lineWidth = 4 * density;
@@ -35,7 +35,7 @@ function outline(context, at, density, [x, y, w, h], dash) {
 }
 
 export class RegionTool {
-  /** `onmark([x, y, w, h])` in whole source pixels; `onmode(on)` when the tool is taken up or put down. */
+  /** `onmark([x, y, w, h])` in whole source pixels; `onmode(on)` when the tool is switched on or off. */
   constructor(stage, { onmark, onmode }) {
     Object.assign(this, { stage, onmark, onmode });
     this.on = false;
@@ -50,7 +50,7 @@ export class RegionTool {
     element.addEventListener("keydown", (event) => this._key(event));
   }
 
-  /** Where the region that is looked for is now, `[x0, y0, x1, y1]` as shares of the frame, or null. */
+  /** Show the present place of the queried region, `[x0, y0, x1, y1]` as shares of the frame, or null. */
   follow(box) {
     if (String(box) === String(this.marked)) return;
     this.marked = box;
@@ -82,7 +82,7 @@ export class RegionTool {
   }
 
   _down(event) {
-    // A finger that drags scrolls the page, unless the tool was taken up.
+    // A dragging finger scrolls the page unless the tool is on.
     if (event.button !== 0 || !event.isPrimary || (event.pointerType === "touch" && !this.on)) return;
     const pane = event.target.closest(".pane");
     const start = pane && this.stage.place(event);
@@ -157,22 +157,22 @@ function legend() {
     swatch.style.background = colour;
     return h("li", { title: about }, swatch, scorer);
   });
-  return h("ul", { class: "legend", "aria-label": "Colours of the ways of knowing" }, entries);
+  return h("ul", { class: "legend", "aria-label": "Colours of the reasons" }, entries);
 }
 
-/** Lines that tell of a cell, from its entries in `cells` and `reasons`. */
+/** Return lines that describe a cell, from its entries in `cells` and `reasons`. */
 function tellCell(cell, [scorer, query, origin, novelty, level], labels) {
   const lines = [`score ${cell[4].toFixed(2)} · ${scorer}`];
   if (query !== null) lines.push(`for “${labels[query] ?? `query ${query + 1}`}”`);
-  lines.push(origin === "carried" ? "carried along the motion" : "computed on this frame");
-  lines.push(novelty === "fresh" ? "new to the model" : "the model has seen it");
-  if (level < 0) lines.push("finer: four tokens, from the source's own pixels");
+  lines.push(origin === "carried" ? "propagated from an earlier frame" : "computed on this frame");
+  lines.push(novelty === "fresh" ? "new to the model" : "the model has it already");
+  if (level < 0) lines.push("finer: four tokens at the source's resolution");
   if (level > 0) lines.push(`coarse: ${SIDES[level] ?? `level ${level}`} for one token`);
   return lines;
 }
 
 export class Inspector {
-  /** `labels()` gives the names of what is looked for. */
+  /** `labels()` returns the names of the queries. */
   constructor(stage, labels) {
     Object.assign(this, { stage, labels });
     this.on = false;
@@ -199,7 +199,7 @@ export class Inspector {
     }
   }
 
-  /** The cells of the frame that is now on the screen. */
+  /** Set the cells of the frame on the screen. */
   frame(header) {
     if (!this.on || !header.cells) return;
     this.cells = header.cells;
@@ -231,7 +231,7 @@ export class Inspector {
     if (this.on) this.stage.repaint();
   }
 
-  /** Index of the cell under the place, the finest where several lie there; -1 for none. */
+  /** Return the index of the cell at a place, the finest of several; -1 for none. */
   _under() {
     if (!this.place) return -1;
     const [x, y] = this.place;
@@ -271,7 +271,7 @@ export class Inspector {
   }
 }
 
-/** While it is on, the pointer on the picture is where someone looks. `send([x, y])` gets shares of the frame. */
+/** While it is on, the pointer on the picture is the gaze point. `send([x, y])` gets shares of the frame. */
 export class GazeTool {
   constructor(stage, send) {
     this.on = false;

@@ -22,7 +22,7 @@ function unpack(buffer) {
  * The age of a frame when it is shown, whatever the browser's clock says.
  *
  * On the same machine both clocks are one. Elsewhere the fastest message seen so far is taken to have come at once, so
- * that the age is what the server measured plus what this message lost on the way against the fastest.
+ * the age is the server's value plus the extra delay of this message relative to the fastest one.
  */
 function ageClock() {
   const sameClock = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
