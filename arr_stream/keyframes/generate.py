@@ -50,6 +50,7 @@ class KeyframeRequest:
         asked: There are queries; parts that are not awaited only affect the leftover budget and may arrive late.
         text_before: See `KeyframeInput`.
         window: A request between keyframes, often for a crop of a frame, whose result is due within a few frames.
+        share: See `KeyframeInput`.
     """
 
     frame: Frame
@@ -60,6 +61,7 @@ class KeyframeRequest:
     asked: bool = False
     text_before: TextBefore | None = None
     window: bool = False
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class StandardGenerator:
         self.object_finder = object_finder
 
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
-        picture = KeyframeInput(request.frame, request.grid, request.text_before)
+        picture = KeyframeInput(request.frame, request.grid, request.text_before, request.share)
         jobs: dict[PartName, Job] = {}
         if (clusterer := self.clusterer) is not None:
             jobs["clusters"] = lambda: ((made := clusterer.cluster(picture)), made.method)
