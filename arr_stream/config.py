@@ -209,7 +209,7 @@ class VlmSettings(_Section):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"] = Field(
         "auto",
-        description="type of the model's weights; `auto`: as saved, float32 on a CPU; `int8` and `int4` quantise linear "
+        description="type of the weights; `auto`: as saved, float32 on a CPU; `int8` and `int4` quantise linear "
         "layers with bitsandbytes",
     )
     mode: Literal["sparse", "prune", "weight"] = Field(
