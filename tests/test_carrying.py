@@ -201,8 +201,8 @@ def test_the_command_line_says_which_way_and_records_tell_what_was_cached(tmp_pa
         "ask",
         "sample_videos/shapes.mp4",
         "what is it?",
-        "--max-frames",
-        "20",
+        "--end",
+        "0.65",
     ]
     with FakeServer(answers(cached=5), places=True) as server:
         told = subprocess.run(

@@ -220,7 +220,7 @@ def test_batch(jobs: int, run: Run, golden: Golden, tmp_path: Path) -> None:
 
 def test_ask(run: Run, golden: Golden, tiny_qwen: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    arguments = (STREET, "What is red?", "--model", tiny_qwen, "--budget", 12, *QUICK, "--max-frames", 12)
+    arguments = (STREET, "What is red?", "--model", tiny_qwen, "--budget", 12, *QUICK, "--end", 0.39)
     code, out, err = run("ask", *arguments, "--patches", path)
     assert code == 0, err
     golden.check("ask", [out.strip(), records_digest(path)], path)
@@ -273,8 +273,8 @@ def test_requests_to_a_server(places: bool, run: Run, golden: Golden, tmp_path: 
             "--set",
             "vlm.fps=10",
             *QUICK,
-            "--max-frames",
-            12,
+            "--end",
+            0.39,
         )
         code, _, err = run("ask", STREET, "What is red?", *arguments, "--patches", path)
     assert code == 0, err
