@@ -224,7 +224,7 @@ class VlmSettings(_Section):
     refresh_seconds: float = Field(
         0.0,
         ge=0,
-        description="period of rebuilding the memory and sending the chosen cells again; 0: only at cuts and when full",
+        description="period of rebuilding the memory and sending the chosen cells anew; 0: only at cuts and when full",
     )
     feedback: bool = Field(False, description="let what the model looked at raise the relevance of those cells")
     instruction: str = Field("", description="system prompt of the model")

@@ -18,8 +18,7 @@ from arr_stream.threads import one_opencv_thread
 from arr_stream.types import Frame
 
 if TYPE_CHECKING:
-    from arr_stream.vlm.live_watcher import LiveWatcher
-    from arr_stream.vlm.watcher import Ending, Watcher
+    from arr_stream.vlm.watcher import Ending, LiveWatcher, Watcher
 
 
 class Frames(Protocol):

@@ -22,8 +22,7 @@ from arr_stream.relevance.query import parse_text
 from arr_stream.selection.allocation import allocate_tokens
 from arr_stream.selection.spending import LOWEST_PRICE, Offer, Purse, Spending, price_of, reserve_tokens
 from arr_stream.types import Frame
-from arr_stream.vlm.live_watcher import LiveWatcher
-from arr_stream.vlm.watcher import Plan, Watcher
+from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 from tests.conftest import Run
 from tests.media import write_video
 from tests.scenes import background, moving_square, square_cells

@@ -15,12 +15,12 @@ from arr_stream.config import TINY, Settings
 from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting
 from arr_stream.patch_set import Feeding
 from arr_stream.vlm import answering
-from arr_stream.vlm.deferred import DeferredViewer
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions, token_positions
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from arr_stream.web.viewers import DeferredViewer
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 from tests.conftest import Refused, Run
 

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from arr_stream.run import RunResult
     from arr_stream.stream import Stream
     from arr_stream.types import Frame
-    from arr_stream.vlm.live_watcher import LiveWatcher
     from arr_stream.vlm.viewer import Viewer
-    from arr_stream.vlm.watcher import Plan, Watcher
+    from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 
 _FRAMES = 36_000
 """Most frames in a median: twenty minutes at 30 frames a second."""
@@ -214,8 +213,7 @@ def make_watcher(
 
     The second is its thread if the model works `beside` the frames, else None.
     """
-    from arr_stream.vlm.live_watcher import LiveWatcher
-    from arr_stream.vlm.watcher import Watcher
+    from arr_stream.vlm.watcher import LiveWatcher, Watcher
 
     pipeline, feedback = stream.pipeline, stream.settings.vlm.feedback
     printer = AnswerPrinter(reporter, with_time=plan.when != "end")

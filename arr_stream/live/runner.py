@@ -37,8 +37,7 @@ from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQue
 from arr_stream.run import run
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
-from arr_stream.vlm.live_watcher import LiveWatcher
-from arr_stream.vlm.watcher import Plan, Watcher
+from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 
 if TYPE_CHECKING:
     from arr_stream.sources.live import Interrupt, OnState, SourceState

@@ -32,12 +32,9 @@ class Viewer(Protocol):
         ...
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question about the frames so far.
+        """Answer a question about the frames so far; pass each piece of the answer to `on_text`.
 
-        Args:
-            question: In words; not empty.
-            on_text: Called with each piece of the answer.
-            stop: Ends the answer early when set; the partial answer is returned as `cancelled`.
+        A set `stop` ends the answer early; the partial answer is returned as `cancelled`.
 
         Raises:
             EmptyQuery: The question is empty.

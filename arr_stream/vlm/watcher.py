@@ -1,11 +1,17 @@
-"""The watcher: it shows a stream to a model and asks at the end, at an interval, or when the scene changes."""
+"""Watchers: they show a stream to a model and ask at the end, at an interval, or when the scene changes.
+
+Of a live stream, the model works on a thread of its own and never delays a frame.
+"""
 
 from __future__ import annotations
 
 import math
+import queue
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.patch_set import Answer, Feeding, PatchSet
@@ -15,10 +21,11 @@ from arr_stream.texture.pixels import cell_difference
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.viewer import OnText, Stop, Viewer
 
+if TYPE_CHECKING:
+    from arr_stream.stream import Stream
+
 CHANGED_SHARE = 0.3
-"""Share of the chosen cells, relative to the most cells of any frame so far, that must look different before the scene
-counts as changed.
-"""
+"""Share of the most cells of any frame so far that must look different before the scene counts as changed."""
 
 Ending = Literal["last", "stopped"]
 """End of the stream at this frame: `last` of a complete run, or `stopped`, after which the watcher asks no more."""
@@ -29,17 +36,13 @@ LEAST_PAUSE_SECONDS = 1.0
 _ROUNDED_SECONDS = 5e-4
 """Tolerance for rounded timestamps in files: a frame that is early by less counts as on time."""
 
+_END_SECONDS = 10.0
+"""Longest wait for the thread at shutdown: one pass of the model, since answers are cancelled."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Question and its schedule.
-
-    Args:
-        question: In words.
-        when: `end` (after the last frame), `every` (at an interval), `change` (of the scene, and at the start), or
-            `never` (only questions from `Watcher.request`).
-        every_seconds: Interval for `every`.
-    """
+    """Question and its schedule: after the last frame, at an interval, when the scene changes, or only on request."""
 
     question: str
     when: Literal["end", "every", "change", "never"] = "end"
@@ -70,28 +73,25 @@ class SkippedFrames:
 
 
 class Watcher:
-    """Driver of a viewer: it hands over the frames of a stream and puts the results into their patch sets.
-
-    If a frame cannot be shown or a question fails, the patch set reports it and the stream continues.
+    """Driver of a viewer: it shows the frames of a stream and adds the results, errors included, to their patch sets.
 
     Args:
         viewer: The model.
         plan: The question and its schedule.
         fps: Frames shown per second of stream time.
-        attend: Takes the attention of an answer, `[gh, gw]`, for the selection of the next frames; None to ignore it.
-        pass_over: Called for each frame that is not shown to the model, before the next frame's step.
+        attend: Takes the attention of an answer, `[gh, gw]`, for the selection of the next frames.
+        pass_over: Called for each frame that is not shown, before the next frame's step.
         forget_sent: Called when the model has lost some of its frames, before the next frame's step.
-        on_ask: Called with the stream time, in seconds, when the watcher asks a question.
-        on_text: Called with each piece of an answer.
-        on_answer: Called with each complete answer, failed ones included.
+        on_ask: Called with the stream time, in seconds, of each question.
+        on_text, on_answer: Called with each piece of an answer, and with each whole one, failed ones included.
         stop: Ends an answer early when set.
 
     Attributes:
         busy: A result is pending for a later frame's patch set; always False here.
         answered: Number of answers.
-        question: The last question, empty before the first.
-        on_begin: Called before each question, so that a stop flag for the previous one can be cleared.
-        failure: The last error, None without any.
+        question: The last question.
+        on_begin: Called before each question.
+        failure: The last error.
 
     Raises:
         InvalidSetting: The plan asks more often than frames are shown.
@@ -150,9 +150,7 @@ class Watcher:
         self._asked_seconds = self._answered_grey = self._ask_from_seconds = None
 
     def request(self, question: str) -> None:
-        """Ask this with the next frame, in addition to the plan; callable from any thread. Replaces a pending
-        request.
-        """
+        """Ask this with the next frame, in place of a pending request; callable from any thread."""
         self._requested = question
 
     def _check(self, plan: Plan) -> None:
@@ -164,12 +162,7 @@ class Watcher:
             )
 
     def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
-        """Take the next frame and return its patch set with the model's results.
-
-        Args:
-            frame, patches: The frame and its cells.
-            ending: Set if no frame follows: `last` or `stopped`.
-        """
+        """Take the next frame and return its patch set with the results; `ending` is set if no frame follows."""
         if ending == "stopped":
             return patches
         if not self.wants(frame.pts_seconds) and ending is None:
@@ -187,7 +180,10 @@ class Watcher:
         """Show the next frame, ask the question that is due, and return the patch set with the model's results."""
         feeding, notices = self._show(frame, patches)
         answers: tuple[Answer, ...] = ()
-        question = self._question(frame, patches, last)
+        question, self._requested = self._requested, None
+        self._on_request = question is not None
+        if question is None and self._should_ask(frame, patches, last):
+            question = self._plan.question
         if question is not None:
             answer = self._ask(question, frame, patches.grid, feeding)
             if answer.fed is not None:
@@ -239,14 +235,6 @@ class Watcher:
             self._pass_over()
         return feeding, (f"frame {frame.index} was not shown to the model: {feeding.error}",)
 
-    def _question(self, frame: Frame, patches: PatchSet, last: bool) -> str | None:
-        """Return the question for this frame, or None."""
-        requested, self._requested = self._requested, None
-        self._on_request = requested is not None
-        if requested is not None:
-            return requested
-        return self._plan.question if self._should_ask(frame, patches, last) else None
-
     def _should_ask(self, frame: Frame, patches: PatchSet, last: bool) -> bool:
         if self._plan.when == "never":
             return False
@@ -297,14 +285,9 @@ class Watcher:
             # A model without frames cannot answer; the error that kept it from seeing is the cause.
             shown = feeding is None or feeding.error is None
             self.failure = exc if shown or self.failure is None else self.failure
+            text, error = "".join(said), str(self.failure)
             answer = Answer(
-                question,
-                "".join(said),
-                frame.index,
-                frame.pts_seconds,
-                self.viewer.name,
-                finish="failed",
-                error=str(self.failure),
+                question, text, frame.index, frame.pts_seconds, self.viewer.name, finish="failed", error=error
             )
         if answer.error is None:
             self.answered += 1
@@ -315,3 +298,152 @@ class Watcher:
         if self._on_answer is not None:
             self._on_answer(answer)
         return answer
+
+
+class _AnyStop:
+    """Stop flag that is set when any of several is."""
+
+    def __init__(self, *stops: Stop | None) -> None:
+        self._stops = [stop for stop in stops if stop is not None]
+
+    def is_set(self) -> bool:
+        return any(stop.is_set() for stop in self._stops)
+
+
+class LiveWatcher:
+    """Watcher on a worker thread: it takes the newest frame whenever it is free; a later patch set carries the result.
+
+    A scene cut cancels an answer about a changing scene, so that the new scene does not wait for it.
+
+    Args:
+        watcher: Shows frames and asks; has no callbacks of its own to the pipeline.
+        follow: Called when the newest frame is handed over, so that attention to it can be carried.
+        attend: Takes attention and the index of its frame.
+        pass_over, forget_sent: See `Watcher`.
+    """
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        *,
+        follow: Callable[[], None],
+        attend: Callable[[FloatArray, int], object] | None,
+        pass_over: Callable[[], object] | None = None,
+        forget_sent: Callable[[], object] | None = None,
+    ) -> None:
+        self._watcher = watcher
+        self._closing = threading.Event()
+        self._superseded = threading.Event()
+        watcher.stop = _AnyStop(watcher.stop, self._closing, self._superseded)
+        watcher.on_begin = self._superseded.clear
+        self._follow = follow
+        self._attend = attend
+        self._pass_over = pass_over
+        self._forget_sent = forget_sent
+        self._skipped = SkippedFrames()
+        self._queue: queue.SimpleQueue[tuple[Frame, PatchSet, Future[PatchSet]] | None] = queue.SimpleQueue()
+        self._pending: Future[PatchSet] | None = None
+        self._thread = threading.Thread(target=self._work, name="arr-stream-watcher", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def of(cls, watcher: Watcher, stream: Stream) -> LiveWatcher:
+        """Return a watcher of a stream, whose pipeline hears what the model attends to, misses and forgets."""
+        # Each call looks the pipeline up: a change of settings may replace it.
+        return cls(
+            watcher,
+            follow=lambda: stream.pipeline.follow(),  # noqa: PLW0108
+            attend=stream.attend if stream.settings.vlm.feedback else None,
+            pass_over=lambda: stream.pipeline.take_back(),  # noqa: PLW0108
+            forget_sent=lambda: stream.pipeline.forget_sent(),  # noqa: PLW0108
+        )
+
+    @property
+    def busy(self) -> bool:
+        """True while the worker handles a frame; a later frame carries the result."""
+        return self._pending is not None
+
+    def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
+        """Return the frame's patch set with the result of an earlier frame; at an ending, wait for it."""
+        if self._pending is not None and (ending is not None or self._pending.done()):
+            patches = self._with_pending(patches, self._pending)
+        if ending is not None:
+            shown = self._watcher.watch(frame, _bare(self._skipped.onto(patches)), ending)
+            return _merged(patches, shown)
+        busy = self._pending is not None
+        if busy or not self._watcher.wants(frame.pts_seconds):
+            self._skipped.add(patches)
+            if busy and self._watcher.supersedes(patches):
+                self._superseded.set()
+            if self._pass_over is not None:
+                self._pass_over()
+            return patches
+        if self._attend is not None:
+            self._follow()
+        self._superseded.clear()
+        self._pending = Future()
+        self._queue.put((frame, self._skipped.onto(patches), self._pending))
+        return patches
+
+    @property
+    def plan(self) -> Plan:
+        """The question and its schedule; a new plan ends a running answer."""
+        return self._watcher.plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        # The order matters: otherwise `_superseded` could cancel the answer that the new plan just began.
+        self._superseded.set()
+        self._watcher.plan = plan
+
+    def request(self, question: str) -> None:
+        """Ask this question at once and cancel a running answer; callable from any thread."""
+        self._superseded.set()
+        self._watcher.request(question)
+
+    def close(self) -> None:
+        """End the thread, then close the watcher; safe to call again.
+
+        If the model does not stop in time, the thread stays alive and ends with the process.
+        """
+        if self._thread.is_alive():
+            self._closing.set()
+            self._queue.put(None)
+            self._thread.join(_END_SECONDS)
+        if not self._thread.is_alive():
+            self._watcher.close()
+
+    def _work(self) -> None:
+        while (handed := self._queue.get()) is not None:
+            frame, patches, shown = handed
+            try:
+                shown.set_result(self._watcher.show(frame, _bare(patches)))
+            except BaseException as exc:
+                shown.set_exception(exc)
+
+    def _with_pending(self, patches: PatchSet, pending: Future[PatchSet]) -> PatchSet:
+        """Add the result of the frame that was under way to a newer frame, and pass its attention on."""
+        self._pending = None
+        shown = pending.result()
+        attention = self._watcher.viewer.attention
+        if self._attend is not None and attention is not None and any(answer.error is None for answer in shown.answers):
+            self._attend(attention, shown.index)
+        if self._forget_sent is not None and shown.feeding is not None and shown.feeding.rebuilt is not None:
+            self._forget_sent()
+        return _merged(patches, shown)
+
+
+def _bare(patches: PatchSet) -> PatchSet:
+    """Return the patch set without the results of earlier frames."""
+    return replace(patches, answers=(), notices=(), feeding=None)
+
+
+def _merged(patches: PatchSet, shown: PatchSet) -> PatchSet:
+    """Return the frame's patch set with the model's results for an earlier frame or for this one."""
+    earlier, later = patches.feeding, shown.feeding
+    return replace(
+        patches,
+        feeding=earlier.then(later) if earlier is not None and later is not None else later or earlier,
+        answers=(*patches.answers, *shown.answers),
+        notices=(*patches.notices, *shown.notices),
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from arr_stream.config import TINY, Settings
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
 from arr_stream.vlm import answering, make_viewer, needed_by_model
-from arr_stream.vlm.deferred import DeferredViewer
 from arr_stream.vlm.viewer import OnText, Stop, Viewer
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 
@@ -102,3 +103,45 @@ class TakingTurns:
     def close(self) -> None:
         """Close the viewer; see `Viewer.close`. It does not wait for its turn, since it uses no shared state."""
         self._viewer.close()
+
+
+class DeferredViewer:
+    """`Viewer` that creates the real one late; the first question is about the newest frames only.
+
+    Args:
+        name: Name of the model.
+        make: Creates the viewer. `ask` passes its exceptions on, and the next question tries again.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Viewer]) -> None:
+        self.name = name
+        self._make = make
+        self._viewer: Viewer | None = None
+        self._newest: deque[tuple[Frame, PatchSet]] = deque(maxlen=2)  # one pair
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        """Show a frame, or keep it until the first question; see `Viewer.see`."""
+        if self._viewer is not None:
+            return self._viewer.see(frame, patches)
+        self._newest.append((frame, patches))
+        return Feeding(frame_index=frame.index)
+
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+        """Answer a question; the first one creates the viewer. See `Viewer.ask`."""
+        if self._viewer is None:
+            self._viewer = self._make()
+            kept = tuple(self._newest)
+            self._newest.clear()
+            for frame, patches in kept:
+                self._viewer.see(frame, patches)
+        return self._viewer.ask(question, on_text=on_text, stop=stop)
+
+    @property
+    def attention(self) -> FloatArray | None:
+        return None if self._viewer is None else self._viewer.attention
+
+    def close(self) -> None:
+        """Release the frames and the viewer; safe to call again."""
+        self._newest.clear()
+        if self._viewer is not None:
+            self._viewer.close()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arr_stream.errors import BackendUnavailable, InvalidSetting, ModelUnsupported
+from arr_stream.errors import BackendUnavailable, ModelUnsupported
 from arr_stream.extras import remedy_for
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.families import FAMILIES, Family
@@ -71,11 +71,9 @@ def use_transformers() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class VisualTokens:
-    """Output of the vision tower for K cells.
+    """Output of the vision tower for K cells: `features` `[K, D]` take the place of the token embeddings.
 
-    Args:
-        features: `[K, D]`, take the place of the token embeddings.
-        deepstack: `[K, D]` each, added after the first layers of the language model (DeepStack, Meng et al. 2024).
+    `deepstack`, `[K, D]` each, are added after the first layers of the language model (DeepStack, Meng et al. 2024).
     """
 
     features: Tensor
@@ -87,14 +85,9 @@ class VisualTokens:
 
 
 class Adapter:
-    """The parts of a loaded model that sparse feeding and a growing memory need.
+    """The parts of a loaded model, `Network` or one of `FAMILIES`, that sparse feeding and a growing memory need.
 
-    Args:
-        model: transformers' model of one of `FAMILIES` in evaluation mode, or `Network`.
-
-    Attributes:
-        family: Which one.
-        attention_layers: Numbers of the layers with keys and values; the others hold a recurrent state.
+    `attention_layers` are the numbers of the layers with keys and values; the others hold a recurrent state.
 
     Raises:
         ModelUnsupported: Its structure is not the expected one.
@@ -123,18 +116,6 @@ class Adapter:
         except AttributeError as exc:
             raise _changed(f"a part is missing: {exc}") from exc
 
-    def need_bias(self, what: str) -> None:
-        """Refuse what rests on biased attention where some layers have none.
-
-        Raises:
-            InvalidSetting: They do.
-        """
-        if self.family.recurrent:
-            raise InvalidSetting(
-                f"{what} biases the attention to tokens, and most layers of a {self.family.name} have no attention",
-                remedy="choose --mode sparse or prune, or a Qwen3-VL",
-            )
-
     @property
     def device(self) -> torch.device:
         return torch.device(self._model.device)
@@ -146,12 +127,9 @@ class Adapter:
         return dtype
 
     def encode(self, rows: Tensor, cells: Cells, segments: Sequence[int]) -> VisualTokens:
-        """Run the vision tower over chosen cells, at their true positions in the full grid.
+        """Run the vision tower over K cells, given as `patch_rows`, at their true positions in the full grid.
 
-        Args:
-            rows: `[4 * K, 1536]` pixels of `patch_rows`.
-            cells: The K cells.
-            segments: Cells of each frame in turn, summing to K; cells attend to those of their own frame.
+        `segments` are the numbers of cells of each frame in turn; cells attend to those of their own frame.
         """
         visual, device = self._visual, self.device
         places = patch_positions(cells)
@@ -196,12 +174,10 @@ class Adapter:
         """Run the language model over N more tokens and cache them; return the last hidden states, `[N, D]`.
 
         Args:
-            cache: From `new_cache`.
-            embeddings: `[N, D]`.
-            positions: `[3, N]`: time, row, column. Three rows, since a fourth makes transformers take gaps between
-                positions for borders between packed sequences.
-            visual: `[N]` bool, the tokens that are cells.
-            deepstack: For each level `[cells, D]`.
+            cache, embeddings: From `new_cache`, and `[N, D]`.
+            positions: `[3, N]`: time, row, column. With a fourth row, transformers would take gaps for borders between
+                packed sequences.
+            visual, deepstack: `[N]` bool, the tokens that are cells, and `[cells, D]` of each level.
             bias: `[cached + N]` added to the attention to each token; None for plain causal attention.
         """
         deep = len(deepstack) > 0 and bool(visual.any())

@@ -48,12 +48,9 @@ class CarrierInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CarriedCells:
-    """Cells of one frame, or of a pair of frames, with their pixels.
+    """Cells of one frame, or of a pair, as in `arr_stream.vlm.qwen3_vl.cells.Cells`.
 
-    Args:
-        grid_hw: Rows and columns of the frame's fine cells.
-        rows, columns, level, quarter: `[K]` int32, as in `arr_stream.vlm.qwen3_vl.cells.Cells`.
-        pictures: `[K, F, 32, 32, 3]` uint8, F = 1 frame or 2.
+    `pictures` is `[K, F, 32, 32, 3]` uint8, F = 1 frame or 2.
     """
 
     grid_hw: GridHW
@@ -100,10 +97,7 @@ class CarriedCells:
 
 
 def carried(image: object) -> CarriedCells | None:
-    """Return the cells that a picture carries; None for an ordinary picture.
-
-    Args:
-        image: A Pillow image, or `[H, W, 3]` bytes.
+    """Return the cells that a Pillow image or `[H, W, 3]` bytes carry; None for an ordinary picture.
 
     Raises:
         CarrierInvalid: It has the carrier's magic bytes and contradicts its header.

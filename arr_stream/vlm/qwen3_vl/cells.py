@@ -25,15 +25,14 @@ def _no_quarters() -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Chosen cells of one frame, or of a pair of frames that share one block, one token each.
+    """Chosen cells of one frame, or of a pair of frames that share one block, one token each; `[K]` arrays.
 
     Args:
         grid_hw: Rows and columns of the frame's fine cells.
-        rows, columns: `[K]` int32, top-left fine cell.
-        level: `[K]` int32, 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4, fewer at the grid's end; -1 is a quarter
-            of a fine cell.
-        score: `[K]` float32 in [0, 1], relevance.
-        quarter: `[K]` int32, index of the quarter at level -1, 0 to 3 in reading order; 0 elsewhere.
+        rows, columns: Top-left fine cell.
+        level: 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4, fewer at the grid's end; -1 is a quarter of one.
+        score: Relevance in [0, 1].
+        quarter: Index of the quarter at level -1, 0 to 3 in reading order; 0 elsewhere.
     """
 
     grid_hw: GridHW
@@ -155,12 +154,9 @@ def texture_picture(rgb: ByteArray, texture_wh: tuple[int, int]) -> ByteArray:
 
 
 def cell_pictures(picture: ByteArray, cells: Cells, source: ByteArray | None = None) -> ByteArray:
-    """Cut the cells from a picture of the texture's size, coarse ones scaled down; `[K, 32, 32, 3]`.
+    """Cut the cells from a picture `[32 gh, 32 gw, 3]`, coarse ones scaled down; `[K, 32, 32, 3]`.
 
-    Args:
-        picture: `[32 gh, 32 gw, 3]`.
-        cells: The cells to cut.
-        source: `[H, W, 3]`, the frame in source pixels, for quarters of cells.
+    Quarters of cells are cut from `source`, the frame in source pixels.
     """
     rows, columns = cells.grid_hw
     if picture.shape != (rows * CELL_PX, columns * CELL_PX, 3):
@@ -211,13 +207,9 @@ def patch_rows(
 ) -> Tensor:
     """Return `[4 * K, 3 * 2 * 16 * 16]` float32, four rows a cell in the order of its 2x2 patches.
 
-    A row holds channel, frame, pixel row and pixel column, as the processor of Qwen3-VL lays them out.
-
-    Args:
-        first, second: The two frames of a temporal patch, at the texture's size; a single frame is given twice.
-        cells: The cells to cut.
-        normalisation: The processor's.
-        sources: The two frames in source pixels, if there are finer cells.
+    A row holds channel, frame, pixel row and pixel column, as the processor of Qwen3-VL lays them out. `first` and
+    `second` are the frames of a temporal patch, at the texture's size; `sources` are the same in source pixels, for
+    quarters of cells. A single frame is given twice.
     """
     before, after = sources or (None, None)
     cut = [cell_pictures(first, cells, before)]

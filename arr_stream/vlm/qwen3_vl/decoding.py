@@ -24,15 +24,9 @@ from arr_stream.vlm.viewer import Stop
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Answer as tokens and text.
+    """Answer as tokens, without the one that ended it, and as text; see `Answer`.
 
-    Args:
-        ids: Tokens, without the one that ended it.
-        text: The decoded tokens.
-        finish: As in an `Answer`.
-        prefill_ms: Time to the first token.
-        decode_ms: Time for all further tokens.
-        cache_bytes: Largest size of the KV cache.
+    `prefill_ms` is the time to the first token, `cache_bytes` the largest size of the KV cache.
     """
 
     ids: tuple[int, ...]
@@ -120,12 +114,7 @@ def respond(
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """Likelihood of a whole answer: its tokens and an end token.
-
-    Args:
-        log: Natural logarithm of its probability.
-        greedy: Greedy decoding would give this answer.
-    """
+    """Likelihood of an answer with its end token: `log` of its probability, and whether greedy decoding gives it."""
 
     log: float
     greedy: bool

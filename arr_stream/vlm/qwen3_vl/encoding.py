@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arr_stream.errors import NothingChosen
+from arr_stream.errors import InvalidSetting, NothingChosen
 from arr_stream.types import ByteArray, FloatArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows
@@ -34,12 +34,9 @@ LEAST_WEIGHT = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Tokens of one frame, or of a pair, as the language model takes them.
+    """Tokens of one frame, or of a pair: K cells in reading order, one token each, and the features of each.
 
-    Args:
-        cells: K cells in reading order, one token each.
-        tokens: Features of the K cells.
-        bias: `[K]` float32, added to the attention to each; None without any.
+    `bias` `[K]` is added to the attention to each cell.
     """
 
     cells: Cells
@@ -72,8 +69,11 @@ class Feeder:
     """
 
     def __init__(self, adapter: Adapter, normalisation: Normalisation, mode: Mode = "sparse") -> None:
-        if mode == "weight":
-            adapter.need_bias("vlm.mode=weight")
+        if mode == "weight" and adapter.family.recurrent:
+            raise InvalidSetting(
+                f"vlm.mode=weight biases attention, and most layers of a {adapter.family.name} have none",
+                remedy="choose --mode sparse or prune, or a Qwen3-VL",
+            )
         self._adapter = adapter
         self._normalisation = normalisation
         self._mode = mode
@@ -87,12 +87,11 @@ class Feeder:
         relevance: FloatArray | None = None,
         sources: tuple[ByteArray, ByteArray] | None = None,
     ) -> Block:
-        """Encode the cells of a pair of frames, or of one frame given twice.
+        """Encode the cells of a pair of `[32 gh, 32 gw, 3]` pictures, or of one given twice.
 
         Args:
-            first, second: `[32 gh, 32 gw, 3]` pictures.
-            chosen: Cells of both.
-            relevance: `[gh, gw]` in [0, 1], for `weight`.
+            first, second, chosen: The pictures and the cells of both.
+            relevance: `[gh, gw]` in [0, 1], for `weight`; by default that of the chosen cells, 0 elsewhere.
             sources: Both in source pixels, if there are finer cells.
 
         Raises:

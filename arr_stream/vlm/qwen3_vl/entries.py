@@ -28,14 +28,9 @@ class SeenBlock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrameEntry:
-    """Block in the memory.
+    """Block of one frame, or of a pair, in the memory.
 
-    Args:
-        block: Its cells.
-        grid: The cells of its frame.
-        frame_index: The frame, or the later one of a pair.
-        seconds: Timestamp in the prompt: the frame's, or the mean of the pair's.
-        media: As a picture or as part of a video.
+    `frame_index` is the later one's of a pair; `seconds`, the timestamp in the prompt, their mean.
     """
 
     block: SeenBlock
@@ -58,12 +53,7 @@ Entry = FrameEntry | TextEntry
 class SeenMemory(Protocol):
     """Frames that a model has, in order.
 
-    Attributes:
-        frames: As they were appended.
-        tokens: Of all entries.
-        opening_tokens: Tokens before the first frame.
-        visual_tokens: Cells.
-        cache_bytes: Size of the local KV cache.
+    Of its `tokens`, `opening_tokens` come before the first frame, and `visual_tokens` are cells.
     """
 
     frames: list[FrameEntry]
@@ -99,13 +89,7 @@ def survivors(
     """Return the frames that fit into `capacity` tokens, in their old order, with the best of their cells.
 
     A cell's rank is its relevance at its selection, halved for every half-life that it is older than the newest frame.
-    A frame keeps the tokens that rank high enough, and disappears with its last one.
-
-    Args:
-        frames: The current frames.
-        capacity: Most tokens, markers included.
-        overhead: Tokens of a frame in addition to its cells.
-        half_life_seconds: Age at which a cell counts half.
+    A frame's first cell also costs its `overhead`.
     """
     if not frames:
         return []

@@ -40,11 +40,8 @@ class Family:
     """Common properties of the models of one `model_type`.
 
     Args:
-        name: Public name.
         classes: Prefix of its class names in transformers.
         text_keys: Keys of `text_config` that describe the language model.
-        deepstack: The vision tower has features for the first layers of the language model, too.
-        recurrent: Some layers hold a state instead of keys and values.
         experts: How a checkpoint may hold a layer's experts besides as the model does; None without experts.
         unused: Prefixes of tensors in checkpoints that the model does not use.
         answer_start: Markers and text at the start of an answer.

@@ -29,7 +29,7 @@ from arr_stream.weights.loading import first_line, is_finite
 CELLS = 1024
 """Cells of the picture in the memory estimate: the largest grid of the default settings."""
 INT4_BLOCK = 64
-"""Numbers that share one float32 scale in bitsandbytes' 4-bit format (its default)."""
+"""Weights that share one float32 scale in bitsandbytes' 4-bit format (its default)."""
 QUANTISED = ("int8", "int4")
 """Values of `vlm.dtype` that quantise the linear layers of the language model."""
 _NO_LIMIT = 1 << 60
@@ -51,16 +51,10 @@ _OTHER_COPY = "take config.json, weights and tokenizer.json from one and the sam
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """Model that is ready to run.
+    """Model on a device, in evaluation mode, with its fast tokenizer and the normalisation of its image processor.
 
-    Args:
-        name: What the user called it: a hub name or a folder.
-        model: transformers' model, in eval mode, without gradients, on `device`.
-        tokenizer: Its fast tokenizer.
-        normalisation: That of its image processor.
-        device: The device it runs on.
-        dtype: Type of its numbers; with quantisation, of those that are not quantised, and of the cache.
-        limits: Returns a note about the answer to a question, or None.
+    `dtype` is the type of the weights that are not quantised and of the cache; `limits` returns a note about the answer
+    to a question, or None.
     """
 
     name: str
@@ -220,17 +214,11 @@ def _not_finite(what: str) -> WeightsInvalid:
 
 
 def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> dict[str, int]:
-    """Return the bytes that a model would take with these settings, by purpose.
+    """Return the bytes that a model would take, by purpose; `dtype` is torch's name of the type to compute in.
 
-    `weights` are all parameters, in the type that they are kept in; `cache` the keys and values of `vlm.context_tokens`
-    tokens, and recurrent states with the copy that undoes a question; `kept features` those of as many cells, from
-    which the memory is rebuilt, and once more while it is; `work` one pass of 1024 cells, vision tower or language
-    model, whichever takes more (estimate).
-
-    Args:
-        checkpoint: The model.
-        dtype: Torch's name of the type.
-        settings: `context_tokens` and `dtype` are read.
+    `cache` holds the keys and values of `vlm.context_tokens` tokens, and recurrent states with the copy that undoes a
+    question; `kept features` those of as many cells, twice while the memory is rebuilt; `work` one pass of 1024 cells
+    through the vision tower or the language model, whichever takes more (estimate).
     """
     size = int(getattr(torch, dtype).itemsize)
     text = checkpoint.config.text_config

@@ -34,17 +34,7 @@ class _Stretch:
 
 
 class Memory:
-    """Conversation in a KV cache.
-
-    Args:
-        adapter: The model.
-        prompt: Tokenizer of the conversation.
-        instruction: The system prompt.
-
-    Attributes:
-        frames: The frames, in order.
-        places: For each frame, the offset of its first cell in the cache.
-    """
+    """Conversation in a KV cache; see `SeenMemory`. `places` are the offsets of each frame's first cell in it."""
 
     def __init__(self, adapter: Adapter, prompt: Prompt, instruction: str = "") -> None:
         self.adapter = adapter
@@ -53,7 +43,6 @@ class Memory:
         self.restart()
 
     def restart(self) -> None:
-        """Forget everything but the opening."""
         self.frames: list[FrameEntry] = []
         self.places: list[int] = []
         self.position = 0.0
@@ -63,17 +52,14 @@ class Memory:
 
     @property
     def tokens(self) -> int:
-        """Tokens in the cache."""
         return self.adapter.cached_tokens(self._cache)
 
     @property
     def opening_tokens(self) -> int:
-        """Tokens before the first frame."""
         return len(self._opening)
 
     @property
     def visual_tokens(self) -> int:
-        """Cells in the cache."""
         return sum(len(seen.block) for seen in self.frames)
 
     @property
@@ -81,7 +67,6 @@ class Memory:
         return self.adapter.cache_bytes(self._cache)
 
     def cost(self, entries: Sequence[Entry]) -> int:
-        """Return the tokens that entries would add, including the opening if it is not in yet."""
         opening = 0 if self._started else len(self._opening)
         return opening + sum(len(self._stretch(entry, 0.0).ids) for entry in entries)
 

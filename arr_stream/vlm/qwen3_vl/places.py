@@ -22,18 +22,11 @@ from arr_stream.types import FINER, ByteArray, FloatArray, IntArray, span_cells
 GridHW = tuple[int, int]
 PATCH_PX = 16
 POSITIONS_PER_TOKEN = 4
-"""Positions in a server's rotary table for each token of the context: a few cells of a large frame take as many as the
-whole frame.
-"""
+"""Positions in a server's rotary table for each token: a few cells of a large frame take as many as all of them."""
 
 
 class Placed(Protocol):
-    """K cells of a grid.
-
-    Attributes:
-        grid_hw: Rows and columns of fine cells.
-        extents: `[K, 4]` as `covered_extents` returns.
-    """
+    """K cells of a grid with the `extents` `[K, 4]` of `covered_extents`."""
 
     @property
     def grid_hw(self) -> GridHW: ...
@@ -89,14 +82,9 @@ def patch_positions(cells: Placed) -> Tensor:
 
 
 def interpolation(positions: Tensor, grid_hw: GridHW, side: int) -> tuple[Tensor, Tensor]:
-    """Return indices and weights, both `[N, 4]`, that read the `side` by `side` table at patch positions.
+    """Return indices and weights, both `[N, 4]`, that read the `side` by `side` table at `[N, 2]` patch positions.
 
     The interpolation is bilinear, with the corners of the table on the corner patches of the frame.
-
-    Args:
-        positions: `[N, 2]` of `patch_positions`.
-        grid_hw: Rows and columns of the frame's cells.
-        side: Rows and columns of the table.
     """
     patches = torch.tensor(grid_hw, dtype=torch.float32) * 2
     # Finer cells may be half a patch beyond the corners, where the table ends.

@@ -26,12 +26,7 @@ def time_text(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokenizer of the parts of a conversation.
-
-    Args:
-        tokenizer: The model's fast tokenizer.
-        config: The model's configuration, which names the markers' ids.
-    """
+    """Tokenizer of the parts of a conversation; `config` is the model's and names the ids of markers."""
 
     tokenizer: Any
     config: Any

@@ -19,12 +19,7 @@ from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SeenMemory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenMap:
-    """Last token that showed each fine cell; for a cell sent finer, one of its four.
-
-    Args:
-        entry: `[gh, gw]` int32, index into the frames sent; -1 without a token.
-        cell: `[gh, gw]` int32, index of the token within its block.
-    """
+    """Last token that showed each fine cell `[gh, gw]`: index of the frame sent, -1 without, and of the token in it."""
 
     entry: IntArray
     cell: IntArray
@@ -75,13 +70,7 @@ def whole_cells(values: npt.NDArray[Any], cells: Cells) -> npt.NDArray[Any]:
 
 
 class SentCells:
-    """Cells of one scene at one frame size that the model holds.
-
-    Args:
-        memory: The frames that the model has.
-        grid: The scene's cells.
-        since: The scene's first frame; earlier frames do not count.
-    """
+    """Cells that the model holds of one scene, which began with frame `since`, at one frame size."""
 
     def __init__(self, memory: SeenMemory, grid: Grid, since: int) -> None:
         self._memory = memory

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,32 +56,12 @@ class ChosenFrame:
         )
 
 
-@dataclass(slots=True)
-class Tally:
-    """Counters since the last report."""
-
-    sent: int = 0
-    held: int = 0
-    vision_ms: float = 0.0
-    prefill_ms: float = 0.0
-    rebuilt: str | None = None
-    error: str | None = None
-
-
 class StreamingViewer(ABC):
-    """Base of viewers that show a model the chosen cells of frames.
-
-    Methods may be called from any thread, one at a time, and not from within `on_text`.
-
-    Args:
-        name: Name of the model.
-        settings: `vlm`, `selection.novelty` and `selection.per_second` are read.
-        memory: Memory of the frames shown.
-        context_tokens: Most tokens in it, question and answer included.
+    """Base of viewers that show a model the chosen cells of frames; not to be called from within `on_text`.
 
     Attributes:
-        name, memory, context_tokens: As above.
-        attention: See `Viewer.attention`.
+        memory: Memory of the frames shown.
+        context_tokens: Most tokens in it, question and answer included.
         kept_share: Share of the context that a rebuilt memory fills at most.
         half_life_seconds: Age at which a cell counts half in a rebuild.
         fills: The next best cells take the places of chosen cells that the model holds.
@@ -99,7 +79,7 @@ class StreamingViewer(ABC):
         self.fills = self._novelty != "off" and not self._per_second and settings.vlm.mode != "weight"
         self.memory = memory
         self._lock = threading.RLock()
-        self._tally = Tally()
+        self._tally = Feeding()
         self._waiting: ChosenFrame | None = None
         self._last: ChosenFrame | None = None
         self._sent_cells: SentCells | None = None
@@ -129,8 +109,8 @@ class StreamingViewer(ABC):
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
         """Show a frame; see `Viewer.see`.
 
-        With `video`, a frame waits for its partner: the two share a block, with the cells of either within the budget
-        of one, or all of them with a budget over time.
+        With `video`, a frame waits for its partner: the two share a block within the budget of one, or of both with a
+        budget over time.
 
         Raises:
             NothingChosen: The patch set is empty.
@@ -143,7 +123,7 @@ class StreamingViewer(ABC):
                 remedy="raise the budget (--budget), or see selection.novelty",
             )
         with self._lock, self._memory_errors():
-            self._tally = Tally()
+            self._tally = Feeding()
             shown = ChosenFrame.of(frame, patches)
             self._refresh_if_due(patches, shown)
             self._last = shown
@@ -193,34 +173,35 @@ class StreamingViewer(ABC):
             try:
                 self._take([alone])
             except ArrStreamError as exc:
-                self._tally.error = str(exc)
+                self._tally = replace(self._tally, error=str(exc))
 
     def _take(self, frames: Sequence[ChosenFrame]) -> None:
         """Encode and append one frame or a pair."""
+        assert self._sent_cells is not None
         first, last = frames[0], frames[-1]
         picked = self._chosen(frames)
         cells, held = self._wanted(picked, frames)
         if not len(cells):
-            self._tally.held += held
+            self._tally = self._tally.then(Feeding(held=held))
             return
         try:
             cost = self._cost(len(cells), last.grid, last.seconds)
             if self.memory.tokens + self.memory.cost([]) + cost > self._room:
                 # The rebuild drops cells, which are then new again, so select a second time.
-                self._lose(cells)
+                self._sent_cells.lose(cells)
                 self._make_room_for_frame(max(len(cells), len(picked)), last)
                 cells, held = self._wanted(picked, frames)
-            self._tally.held += held
+            self._tally = self._tally.then(Feeding(held=held))
             started = time.perf_counter()
             block = self._encoded(first, last, cells)
             self._settle()
-            self._tally.vision_ms += (time.perf_counter() - started) * 1e3
+            self._tally = self._tally.then(Feeding(vision_ms=(time.perf_counter() - started) * 1e3))
             seconds = (first.seconds + last.seconds) / 2
             self._append([FrameEntry(block, last.grid, last.index, seconds, self._settings.media)])
-            self._tally.sent += len(block)
+            self._tally = self._tally.then(Feeding(sent=len(block)))
         except BaseException:
             # The model did not get these cells, so they must be sent again.
-            self._lose(cells)
+            self._sent_cells.lose(cells)
             raise
 
     def _chosen(self, frames: Sequence[ChosenFrame]) -> Cells:
@@ -259,10 +240,6 @@ class StreamingViewer(ABC):
         score = np.where(left, np.max([shown.relevance for shown in frames], axis=0), -1)
         best = np.argsort(-score, axis=None, kind="stable")[:count].astype(np.int32)
         return Cells.whole(picked.grid_hw, score).take(best[score.ravel()[best] >= 0])
-
-    def _lose(self, cells: Cells) -> None:
-        if self._sent_cells is not None:
-            self._sent_cells.lose(cells)
 
     @property
     def _room(self) -> int:
@@ -308,7 +285,7 @@ class StreamingViewer(ABC):
         kept = survivors(self.memory.frames, room, self._overhead, self.half_life_seconds)
         if [id(entry) for entry in kept] == [id(entry) for entry in self.memory.frames]:
             return
-        self._tally.rebuilt = reason
+        self._tally = replace(self._tally, rebuilt=reason)
         with self._sent_cells.through_rebuild() if self._sent_cells is not None else nullcontext():
             # Free the old cache before the new one is built: both together would exceed the memory.
             self.memory.restart()
@@ -318,17 +295,10 @@ class StreamingViewer(ABC):
         started = time.perf_counter()
         self.memory.append(entries)
         self._settle()
-        self._tally.prefill_ms += (time.perf_counter() - started) * 1e3
+        self._tally = self._tally.then(Feeding(prefill_ms=(time.perf_counter() - started) * 1e3))
 
     def _fed(self, frame_index: int) -> Feeding:
-        return Feeding(
-            frame_index=frame_index,
-            sent=self._tally.sent,
-            held=self._tally.held,
-            memory_tokens=self.memory.tokens,
-            cache_bytes=self.memory.cache_bytes,
-            vision_ms=self._tally.vision_ms,
-            prefill_ms=self._tally.prefill_ms,
-            rebuilt=self._tally.rebuilt,
-            error=self._tally.error,
+        memory = self.memory
+        return replace(
+            self._tally, frame_index=frame_index, memory_tokens=memory.tokens, cache_bytes=memory.cache_bytes
         )

@@ -11,34 +11,22 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery, ModelTooLarge
-from arr_stream.patch_set import Answer
+from arr_stream.patch_set import Answer, Feeding
 from arr_stream.types import FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.decoding import (
-    AttentionGatherer,
-    Response,
-    Sampler,
-    default_layer,
-    likelihoods,
-    respond,
-)
+from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, likelihoods, respond
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
-from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer, Tally
+from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer
 from arr_stream.vlm.viewer import OnText, Stop
 
 
 class QwenViewer(StreamingViewer):
-    """Local Qwen3-VL with a streaming memory; see `arr_stream.vlm.viewer.Viewer`.
-
-    Args:
-        loaded: The model.
-        settings: As for `StreamingViewer`.
-    """
+    """Local Qwen3-VL with a streaming memory; see `arr_stream.vlm.viewer.Viewer`."""
 
     memory: Memory
 
@@ -74,7 +62,7 @@ class QwenViewer(StreamingViewer):
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         with self._lock, self._memory_errors():
-            self._tally = Tally()
+            self._tally = Feeding()
             self._flush()
             last = self._check_seen()
             ids = self._prompt.question(question)
@@ -90,7 +78,7 @@ class QwenViewer(StreamingViewer):
                 stop=stop,
             )
             answer = self._answer(question, ids, response, gatherer.mean.numpy(), last)
-            return answer if self._tally == Tally() else replace(answer, fed=self._fed(last.index))
+            return answer if self._tally == Feeding() else replace(answer, fed=self._fed(last.index))
 
     def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
         """Return the log-likelihood of each answer; see `arr_stream.vlm.viewer.Weighs`.

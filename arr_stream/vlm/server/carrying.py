@@ -17,14 +17,14 @@ import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery
-from arr_stream.patch_set import Answer
+from arr_stream.patch_set import Answer, Feeding
 from arr_stream.types import ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells
 from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent
 from arr_stream.vlm.qwen3_vl.prompt import Media, time_text
-from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer, Tally
+from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer
 from arr_stream.vlm.server.chat import ChatServer, Message, Reply
 from arr_stream.vlm.server.chat_errors import failed
 from arr_stream.vlm.server.viewer import MARKER_TOKENS, MESSAGE_TOKENS, answer_of, asked_of, text_tokens
@@ -38,12 +38,7 @@ _PROBES = (1, 17)
 
 @dataclass(frozen=True, eq=False)
 class SentBlock:
-    """Cells of one frame, or of a pair, as they are sent.
-
-    Args:
-        cells: One token each.
-        pictures: `[K, F, 32, 32, 3]`, F = 1 frame or 2.
-    """
+    """Cells of one frame, or of a pair, as they are sent; `pictures` is `[K, F, 32, 32, 3]`, F = 1 frame or 2."""
 
     cells: Cells
     pictures: ByteArray
@@ -67,12 +62,7 @@ class SentBlock:
 class Conversation:
     """Frames that a server's model has been shown; see `SeenMemory`.
 
-    A picture counts as its tokens, or more if the server's limits on pictures and positions would be exhausted before
-    its tokens.
-
-    Args:
-        instruction: The system prompt.
-        context_tokens: Most tokens.
+    A picture counts as its tokens, or more if the server's limits on pictures and positions would be exhausted first.
     """
 
     def __init__(self, instruction: str, context_tokens: int) -> None:
@@ -130,13 +120,9 @@ class Conversation:
 
 
 class CarryingViewer(StreamingViewer):
-    """`Viewer` that shows the chosen cells of frames to a server's model, each at its true position.
+    """`Viewer` that sends the chosen cells of frames to a server, whose owner closes it.
 
     One thread can show frames while another waits for an answer.
-
-    Args:
-        server: Receives the questions; its owner closes it.
-        settings: As for `StreamingViewer`.
     """
 
     memory: Conversation
@@ -160,11 +146,11 @@ class CarryingViewer(StreamingViewer):
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         with self._lock:
-            self._tally = Tally()
+            self._tally = Feeding()
             self._flush()
             last = self._check_seen()
             self._make_room_for_question(question, text_tokens(question))
-            fed = None if self._tally == Tally() else self._fed(last.index)
+            fed = None if self._tally == Feeding() else self._fed(last.index)
             messages = self.memory.messages(question)
             visual_tokens, most_tokens = self.memory.visual_tokens, self.memory.most_tokens(question)
         reply = self._server.ask(
@@ -220,11 +206,5 @@ def places_cells(server: ChatServer) -> bool:
 
 
 def _picture_tokens(cells: int, seconds: float, media: Media) -> int:
-    return cells + MARKER_TOKENS + (_time_tokens(seconds) if media == "video" else 0)
-
-
-def _time_tokens(seconds: float) -> int:
-    """Count the tokens of a timestamp: each digit is a token of Qwen's, and so are the point, the brackets and the
-    word.
-    """
-    return len(f"<{seconds:.1f}") + 2
+    # Qwen's tokens of a timestamp are each digit, the point, the brackets and the word.
+    return cells + MARKER_TOKENS + (len(f"<{seconds:.1f}") + 2 if media == "video" else 0)

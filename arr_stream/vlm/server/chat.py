@@ -49,9 +49,8 @@ _COUNT_SECONDS = 5.0
 class Reply:
     """Answer of the server; `failed` with its text so far and one line of `error` if it broke off.
 
-    The server counts the tokens, 0 where it does not report them; `cached_tokens` are those of the prompt it had
-    computed before. `first_ms` runs from sending to the first piece, earlier attempts included; `rest_ms` from there to
-    the end.
+    The server counts the tokens, 0 where it does not report them. `first_ms` runs from sending to the first piece,
+    earlier attempts included; `rest_ms` from there to the end.
     """
 
     text: str
@@ -128,8 +127,6 @@ class ChatServer:
     """Client of a server's chat completions; several threads may ask at once.
 
     Args:
-        endpoint: Address of the server.
-        model: Name of the model there.
         timeout_seconds: Longest wait for a connection and for each further chunk. A question takes at most this long
             for each attempt and 16 s for each wait between them, all together.
 
@@ -150,8 +147,7 @@ class ChatServer:
             self._client = _client(endpoint, timeout_seconds)
         except ImportError as exc:
             raise BackendUnavailable(
-                "a server is asked by way of openai, which is not installed or too old",
-                remedy=remedy_for("vlm"),
+                "a server is asked by way of openai, which is not installed or too old", remedy=remedy_for("vlm")
             ) from exc
         self._thread = contextlib.ExitStack()
         # The thread is a daemon, so that an unclosed connection does not keep the process alive.
@@ -165,13 +161,9 @@ class ChatServer:
         on_text: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Reply:
-        """Send messages and wait for the answer.
+        """Send messages and wait for an answer of at most `answer_tokens`.
 
-        Args:
-            messages: As the protocol defines them.
-            answer_tokens: Most tokens of the answer.
-            on_text: Called with each piece, in the calling thread.
-            cancelled: Called about twenty times a second; True closes the connection.
+        Pass each piece to `on_text` in the calling thread. If `cancelled` returns True, close the connection.
 
         Raises:
             ServerFailed: No usable answer came. An answer that broke off after some text is returned as a `failed`

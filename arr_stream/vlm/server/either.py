@@ -19,12 +19,7 @@ _CROPS, _CELLS = "crops, about where they are", "cells at their true places"
 
 
 class EitherViewer:
-    """`Viewer` that finds out which input a server can take and sends the chosen cells that way.
-
-    Until the server answers, the viewer keeps frames as crops. Cells start with the frame at which it answered.
-
-    Args:
-        settings: See `CarryingViewer` and `ServerViewer`.
+    """`Viewer` that finds out whether a server places cells; until it answers, frames are kept as crops.
 
     Raises:
         InvalidSetting, BackendUnavailable: See `ServerViewer`.
@@ -40,11 +35,7 @@ class EitherViewer:
         self.name = self._crops.name
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """Show a frame, as cells or as crops; see `Viewer.see`.
-
-        Raises:
-            ArrStreamError: See `CarryingViewer` and `ServerViewer`.
-        """
+        """Show a frame, as cells or as crops; see `Viewer.see`."""
         if self._cells is not None:
             return self._cells.see(frame, patches)
         if not self._decided and time.monotonic() >= self._again_seconds:
@@ -62,7 +53,6 @@ class EitherViewer:
 
         Raises:
             ServerFailed: No answer came, or the server no longer places cells; later frames are then sent as crops.
-            ArrStreamError: See `CarryingViewer` and `ServerViewer`.
         """
         cells = self._cells
         if cells is not None and self._suspect:

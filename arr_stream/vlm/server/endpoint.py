@@ -19,9 +19,7 @@ class Endpoint:
     Args:
         url: http or https, without user and password.
         shown: The URL for display: secret parameters are masked.
-        key: The server's key, empty without one.
-        key_variable: The environment variable of the key.
-        headers: Other credentials, such as a password in the address.
+        headers: Credentials besides the key, such as a password in the address.
         loopback: The server is on this machine.
     """
 

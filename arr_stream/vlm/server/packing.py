@@ -31,8 +31,7 @@ CellBox = tuple[int, int, int, int]
 """Columns and rows `x0, y0, x1, y1` of the grid; the end is exclusive."""
 
 MINIMUM_PIXELS = 65536
-"""Pixels that Qwen3-VL's image processor scales smaller pictures up to (`shortest_edge`): none costs under 64 tokens.
-"""
+"""Pixels that Qwen3-VL's image processor scales smaller pictures up to, so that none costs under 64 tokens."""
 _OVERVIEW_SHARE = 0.25
 """Share of the budget for the overview, at least the cost of the smallest picture; it also gets the budget that the
 crops leave over.
@@ -46,10 +45,7 @@ _JPEG_QUALITY = 95
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """One picture for a server: its pixels, cells, cost in visual tokens, and caption.
-
-    `rgb` is `[h, w, 3]` uint8; both sides are multiples of 32.
-    """
+    """One picture for a server: pixels `[h, w, 3]` in multiples of 32, cells, cost in visual tokens, and caption."""
 
     rgb: ByteArray
     cells: CellBox
@@ -60,11 +56,9 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """One frame as pictures.
+    """One frame as pictures: the overview, then the crops, the most relevant first.
 
-    Args:
-        pictures: The overview, then the crops, the most relevant first.
-        cells_shown: `[N]` bool, the chosen cells that are visible at their own level of detail or finer.
+    `cells_shown` `[N]` marks the chosen cells that are visible at their own level of detail or finer.
     """
 
     pictures: tuple[Picture, ...]
@@ -84,22 +78,16 @@ class _Crop:
 
 
 def pack(
-    rgb: ByteArray,
-    patches: PatchSet,
-    *,
-    budget_tokens: int | None = None,
-    minimum_pixels: int = MINIMUM_PIXELS,
+    rgb: ByteArray, patches: PatchSet, *, budget_tokens: int | None = None, minimum_pixels: int = MINIMUM_PIXELS
 ) -> Packed:
-    """Return the pictures that show the chosen cells of a frame best within a budget.
+    """Return the pictures that show the chosen cells of a frame `[H, W, 3]` best within a budget.
 
-    If the whole frame at the texture's resolution fits the budget, it is the only picture, apart from crops of finer
-    cells.
+    If the whole frame at the texture's resolution fits, it is the only picture, apart from crops of finer cells.
 
     Args:
-        rgb: `[H, W, 3]` uint8, the frame in source pixels.
-        patches: The selection for this frame.
-        budget_tokens: Most visual tokens; None: as many as the chosen cells cost, or the cost of the smallest overview
-            and the smallest crop if that is more.
+        rgb, patches: The frame in source pixels and its chosen cells.
+        budget_tokens: Most visual tokens; by default the cost of the cells, and at least that of the smallest overview
+            and crop.
         minimum_pixels: The server scales smaller pictures up to this number of pixels.
 
     Raises:
@@ -136,9 +124,7 @@ def pack(
 
 @functools.lru_cache(maxsize=1 << 15)
 def picture_tokens(rows: int, columns: int, minimum_pixels: int = MINIMUM_PIXELS) -> int:
-    """Return the visual tokens of a picture of `rows * 32` by `columns * 32` pixels, scaled by Qwen's image
-    processor.
-    """
+    """Return the visual tokens of a picture of 32-pixel `rows` and `columns`, scaled by Qwen's image processor."""
     area_px = rows * columns * CELL_PX**2
     if area_px >= minimum_pixels:
         return rows * columns
@@ -227,9 +213,7 @@ def _crops(values: dict[int, DoubleArray], budget: int, minimum_pixels: int) -> 
 
 
 def _best_box(values: DoubleArray, budget: int, minimum_pixels: int, detail: int = 1) -> tuple[float, _Crop] | None:
-    """Return the rectangle with the most value per token among those that cost at most `budget`, with that value; None
-    if no rectangle is worth its tokens.
-    """
+    """Return the most value per token of rectangles within `budget`, and the rectangle; None if none is worth it."""
     rows, columns = values.shape
     sums = np.zeros((rows + 1, columns + 1))
     sums[1:, 1:] = values.cumsum(axis=0).cumsum(axis=1)

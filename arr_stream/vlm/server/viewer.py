@@ -14,7 +14,7 @@ from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, Nothi
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame, tokens_of
 from arr_stream.vlm.server.endpoint import Endpoint
-from arr_stream.vlm.server.packing import MINIMUM_PIXELS, Packed, encode, pack
+from arr_stream.vlm.server.packing import Packed, encode, pack
 from arr_stream.vlm.viewer import OnText, Stop
 
 if TYPE_CHECKING:
@@ -64,29 +64,16 @@ class _Seen:
 
 
 class ServerViewer:
-    """`Viewer` that shows the chosen cells of frames to a model behind a server.
+    """`Viewer` that keeps the chosen cells as pictures and sends them to a model's `server` with each question.
 
-    `see` sends no request: the viewer keeps the pictures until a question comes. One thread can show frames while
-    another waits for an answer.
-
-    Args:
-        settings: `endpoint`, `model`, `context_tokens`, `answer_tokens`, `instruction`,
-            `timeout_seconds` and `key_variable` are used.
-        budget_tokens: Most visual tokens of the newest frame; None: as many as the chosen cells cost.
-        minimum_pixels: The server scales smaller pictures up to this number of pixels.
-
-    Attributes:
-        name: Name of the model.
-        server: The server that receives the questions.
+    One thread can show frames while another waits for an answer.
 
     Raises:
         InvalidSetting: The endpoint is no http or https address, or no model is named.
         BackendUnavailable: `openai` is not installed.
     """
 
-    def __init__(
-        self, settings: VlmSettings, *, budget_tokens: int | None = None, minimum_pixels: int = MINIMUM_PIXELS
-    ) -> None:
+    def __init__(self, settings: VlmSettings) -> None:
         from arr_stream.vlm.server.chat import ChatServer
 
         endpoint = Endpoint.parse(settings.endpoint, settings.key_variable)
@@ -97,8 +84,6 @@ class ServerViewer:
             )
         self.name = settings.model
         self._settings = settings
-        self._budget_tokens = budget_tokens
-        self._minimum_pixels = minimum_pixels
         self.server = ChatServer(endpoint, settings.model, timeout_seconds=settings.timeout_seconds)
         self._lock = threading.Lock()
         self._seen: deque[_Seen] = deque()
@@ -108,10 +93,9 @@ class ServerViewer:
 
         Raises:
             NothingChosen: No cell was chosen.
-            BudgetError: The budget is less than the smallest picture costs.
             ContextExceeded: The frame alone does not fit into `vlm.context_tokens`.
         """
-        packed = pack(frame.rgb, patches, budget_tokens=self._budget_tokens, minimum_pixels=self._minimum_pixels)
+        packed = pack(frame.rgb, patches)
         newest = _Seen(frame.index, frame.pts_seconds, _parts(packed))
         room = self._room("") - newest.tokens
         if room < 0:
