@@ -38,7 +38,9 @@ class Viewer(Protocol):
 
         Raises:
             EmptyQuery: The question is empty.
-            ArrStreamError: The model gave no answer; the viewer keeps its frames.
+            NothingChosen: No frame was shown yet.
+            ContextExceeded: The question does not fit into the context.
+            ArrStreamError: The model gave no answer, or ran out of memory; the viewer keeps its frames.
         """
         ...
 

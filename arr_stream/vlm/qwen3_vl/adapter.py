@@ -103,7 +103,6 @@ class Adapter:
             self._table_side = int(self._visual.num_grid_per_side)
             self.config = model.config
             self.family = FAMILIES[model.config.model_type]
-            self.layers = len(self._language.layers)
             self.attention_layers = _attention_layers(model.config.text_config)
             self._deepstack_after: tuple[int, ...] = ()
             # Read here so that their absence is found now.
@@ -269,11 +268,7 @@ class Adapter:
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Compare this module with the model's own pass over a small made-up picture; `Network` has no pass of its own.
-
-        Raises:
-            ModelUnsupported: They differ, or the model's own pass takes other arguments than expected.
-        """
+        """Compare this module with the model's own pass over a made-up picture; `Network` has no pass of its own."""
         if isinstance(self._model, Network):
             return
         config, cells = self.config, Cells.whole(CHECK_GRID_HW)
@@ -381,13 +376,9 @@ def _small_config(family: Family) -> Any:
     # Of a head's 16 frequencies Qwen3.5 turns a quarter by default, which is too few for three axes.
     rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
     sizes = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.2}
-    text: dict[str, Any] = {
-        "vocab_size": 64,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    }
-    text |= {"head_dim": 32, "rope_parameters": {**rope, "partial_rotary_factor": 1.0}}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    rope_parameters = {**rope, "partial_rotary_factor": 1.0}
+    text: dict[str, Any] = {"vocab_size": 64, "num_hidden_layers": 4, "rope_parameters": rope_parameters} | heads
     if family.recurrent:
         text |= {f"linear_{name}": 32 for name in ("key_head_dim", "value_head_dim")}
         text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}

@@ -70,11 +70,7 @@ class CarriedCells:
         return covered_extents(blocks, self.level, self.quarter)
 
     def png(self) -> bytes:
-        """Return the picture as PNG.
-
-        Raises:
-            CarrierInvalid: No cells, too many, or cells outside the grid.
-        """
+        """Return the picture as PNG."""
         _check(self.grid_hw, self.rows, self.columns, self.level, self.quarter)
         count, frames = self.pictures.shape[:2]
         table = np.zeros(count, _CELL)

@@ -19,10 +19,6 @@ from arr_stream.vlm.qwen3_vl.places import GridHW, covered_blocks, covered_exten
 _NAMES = ("rows", "columns", "level", "score", "quarter")
 
 
-def _no_quarters() -> IntArray:
-    return np.zeros(0, np.int32)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """Chosen cells of one frame, or of a pair of frames that share one block, one token each; `[K]` arrays.
@@ -40,7 +36,7 @@ class Cells:
     columns: IntArray
     level: IntArray
     score: FloatArray
-    quarter: IntArray = field(default_factory=_no_quarters)
+    quarter: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def __post_init__(self) -> None:
         if not len(self.quarter):

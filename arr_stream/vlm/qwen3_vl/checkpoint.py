@@ -4,10 +4,9 @@ A model is a folder that the user names, or a hub name. `locate` looks for a hub
 ORG--NAME) and in Hugging Face's cache, and downloads it only on request: configuration and weights, never code or
 pickles.
 
-The folder is not trusted. `config.json` is read as data, and only the keys that describe the architecture are passed
-on, so that it can name no code, kernel, adapter or other file. Of the weights, only the safetensors headers are read:
-names, shapes and types of all tensors, which are compared with the configuration. Pickles (`*.bin`, `*.pt`) are never
-opened.
+The folder is not trusted. Of `config.json`, only the keys that describe the architecture are passed on, so that it can
+name no code, kernel, adapter or other file. Of the weights, only the safetensors headers are read and compared with the
+configuration. Pickles (`*.bin`, `*.pt`) are never opened.
 """
 
 from __future__ import annotations
@@ -85,8 +84,7 @@ class Entry:
 class Checkpoint:
     """A folder that holds a whole model of one of `FAMILIES`, as far as can be seen without loading it.
 
-    `config` is transformers' configuration, made of the keys that describe the architecture and of no others; `tensors`
-    are all that the model will hold, tied ones once.
+    `config` is transformers' configuration of the architecture; `tensors` are all that the model will hold.
     """
 
     name: str
@@ -111,9 +109,7 @@ class Checkpoint:
 
 
 def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None) -> Path:
-    """Return the folder of a model, given as a folder or as ORG/NAME; download a missing one if `models` allows that.
-
-    The folder may be incomplete or hold something else; `read_checkpoint` checks it.
+    """Return the folder, unchecked, of a model given as a folder or as ORG/NAME; download it if `models` allows that.
 
     Raises:
         InvalidSetting: `model` is empty.
@@ -171,17 +167,13 @@ def _hub_cache(model: str) -> list[Path]:
 
 
 def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
-    """Look at a folder, called `name` in errors, and make sure that it holds a model, whole, that can be loaded.
-
-    It needs `config.json`, `model.safetensors` or its shards and their index, `tokenizer.json` and
-    `preprocessor_config.json` (or `processor_config.json`).
+    """Check that a folder, called `name` in errors, holds a whole model that can be loaded.
 
     Raises:
         BackendUnavailable: No such folder; no weights in it, or only pickles; transformers or safetensors missing.
         ModelUnsupported: Not a model, another architecture or cell size, weights quantised already, no tokenizer, or an
             unsupported transformers.
-        WeightsInvalid: A file is missing, damaged or truncated, or the tensors do not match `config.json`; the message
-            names the file or the tensor.
+        WeightsInvalid: A file is missing, damaged or truncated, or the tensors do not match `config.json`.
     """
     use_transformers()
     name = name or str(folder)

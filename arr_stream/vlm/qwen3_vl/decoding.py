@@ -69,11 +69,7 @@ def respond(
     on_text: Callable[[str], None] | None = None,
     stop: Stop | None = None,
 ) -> Response:
-    """Answer a question; the memory is unchanged when this returns or raises.
-
-    Raises:
-        WeightsInvalid: The model's output is not finite.
-    """
+    """Answer a question; the memory is unchanged when this returns or raises."""
     from tokenizers.decoders import DecodeStream
 
     pieces, cleaner = DecodeStream(skip_special_tokens=True), AnswerText()
@@ -122,11 +118,7 @@ class Likelihood:
 
 @torch.inference_mode()
 def likelihoods(memory: Memory, question: Sequence[int], answers: Sequence[Sequence[int]]) -> list[Likelihood]:
-    """Return the likelihood of each answer to a question; the memory is unchanged.
-
-    Raises:
-        WeightsInvalid: The model's output is not finite.
-    """
+    """Return the likelihood of each answer to a question; the memory is unchanged."""
     with memory.kept():
         hidden = memory.read(question, memory.position)
         return [_likelihood(memory, hidden, memory.position + len(question), answer) for answer in answers]

@@ -74,9 +74,7 @@ class SeenMemory(Protocol):
         """Return the tokens that frames would add, including the opening if it is not in yet."""
         ...
 
-    def append(self, entries: Sequence[FrameEntry]) -> object:
-        """Append frames, in order."""
-        ...
+    def append(self, entries: Sequence[FrameEntry]) -> object: ...
 
     def restart(self) -> None:
         """Forget everything but the opening."""

@@ -57,11 +57,7 @@ class Family:
     answer_start: tuple[str, ...] = ()
 
     def class_of(self, kind: str) -> Any:
-        """Return transformers' class for `Config` or `ForConditionalGeneration`.
-
-        Raises:
-            ModelUnsupported: The installed version has none.
-        """
+        """Return transformers' class for `Config` or `ForConditionalGeneration`."""
         import transformers
 
         try:

@@ -71,10 +71,8 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
 
     Raises:
         InvalidSetting: `vlm.model` is empty, or `vlm.dtype` quantises the tiny model.
-        BackendUnavailable: A package, the folder or the weights are missing, or CUDA is.
-        FetchFailed: The download failed.
-        ModelUnsupported: Not a model, another architecture, another tokenizer, or an unsupported transformers.
-        WeightsInvalid: A file is damaged or missing, tensors are missing or of other shapes, or not finite.
+        BackendUnavailable, FetchFailed, ModelUnsupported: See `locate` and `read_checkpoint`; or CUDA is missing.
+        WeightsInvalid: See `read_checkpoint`; or weights are not finite.
         ModelTooLarge: It needs more memory than is free; raised before loading.
     """
     if settings.model == TINY:
@@ -290,11 +288,7 @@ def _work_bytes(config: Any, size: int) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the free memory of a device: the amount the system calls available, or less if a control group limits it.
-
-    Raises:
-        BackendUnavailable: psutil is not installed.
-    """
+    """Return the free memory of a device: the amount that the system reports, or less if a control group limits it."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         # Memory that torch holds in reserve is free for this process.

@@ -8,7 +8,7 @@ the cache itself would leave traces of the evicted tokens in the remaining ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -83,7 +83,7 @@ class Memory:
             position = stretch.positions[0, -1].item() + 1
             offset += len(stretch.ids)
             stretches.append(stretch)
-        with self._rolled_back(on_success=False):
+        with self.kept(on_success=False):
             hidden = self._run(stretches)
         self._started = True
         self.frames += [entry for entry in entries if isinstance(entry, FrameEntry)]
@@ -99,13 +99,9 @@ class Memory:
         """
         return self._run([self._text(list(ids), position)])
 
-    def kept(self) -> AbstractContextManager[None]:
-        """Undo everything that is read within the context."""
-        return self._rolled_back(on_success=True)
-
     @contextmanager
-    def _rolled_back(self, *, on_success: bool) -> Iterator[None]:
-        """A pass that breaks off, for lack of memory or by Ctrl-C, leaves the cache as it was."""
+    def kept(self, *, on_success: bool = True) -> Iterator[None]:
+        """Undo everything that is read within the context, or only what is read until an error or Ctrl-C."""
         marks, bias, undo = self.adapter.mark(self._cache), self._bias, True
         try:
             yield

@@ -110,9 +110,6 @@ class SentCells:
         values_here[~self.held(eighth_grey)] = 0
         return values_here
 
-    def _token_map(self) -> TokenMap:
-        return TokenMap.of(self._memory.frames, self._grid, self._since)
-
     def _views(self) -> IntArray:
         """Return a number for the view at each place, `[gh, gw]`, 0 without one.
 
@@ -125,4 +122,4 @@ class SentCells:
     def _map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         seen = zip(values, self._memory.frames, strict=True)
         whole = [whole_cells(value, entry.block.cells) for value, entry in seen]
-        return self._token_map().map(whole, dtype)
+        return TokenMap.of(self._memory.frames, self._grid, self._since).map(whole, dtype)

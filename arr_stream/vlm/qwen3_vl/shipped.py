@@ -24,12 +24,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def load_shipped(settings: VlmSettings) -> LoadedModel:
-    """Load the tiny model; `vlm.device` and `vlm.dtype` are read.
-
-    Raises:
-        InvalidSetting: The settings ask for quantisation.
-        BackendUnavailable, WeightsInvalid: Its files are missing or damaged, or the device does not exist.
-    """
+    """Load the tiny model; `vlm.device` and `vlm.dtype` are read."""
     if quantisation(settings):
         raise InvalidSetting(f"vlm.dtype={settings.dtype} with the tiny model, which is 12 MB", remedy="leave it out")
     folder, device = shipped_folder(TINY_QWEN), pick_vlm_device(settings.device)

@@ -98,8 +98,7 @@ class StreamingViewer(ABC):
     def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
         """Return the tokens of a frame with its markers."""
 
-    @abstractmethod
-    def _settle(self) -> None:
+    def _settle(self) -> None:  # noqa: B027 - a server has no pending work
         """Wait for pending work, so that times are correct."""
 
     def _memory_errors(self) -> AbstractContextManager[None]:
@@ -143,11 +142,7 @@ class StreamingViewer(ABC):
             self._refreshed_seconds = -math.inf
 
     def _check_seen(self) -> ChosenFrame:
-        """Return the newest frame.
-
-        Raises:
-            NothingChosen: No frame was shown.
-        """
+        """Return the newest frame."""
         if self._last is None or not self.memory.visual_tokens:
             raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
         return self._last

@@ -52,13 +52,7 @@ class QwenViewer(StreamingViewer):
         return len(before) + cells + len(self._prompt.after_cells)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; the memory is unchanged. See `Viewer.ask`.
-
-        Raises:
-            NothingChosen: No frame was shown yet.
-            ContextExceeded: The question is longer than the context.
-            ModelTooLarge: The model ran out of memory.
-        """
+        """Answer a question; the memory is unchanged. See `Viewer.ask`."""
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         with self._lock, self._memory_errors():
@@ -81,12 +75,7 @@ class QwenViewer(StreamingViewer):
             return answer if self._tally == Feeding() else replace(answer, fed=self._fed(last.index))
 
     def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
-        """Return the log-likelihood of each answer; see `arr_stream.vlm.viewer.Weighs`.
-
-        Raises:
-            NothingChosen: No frame was shown yet.
-            ModelTooLarge: The model ran out of memory.
-        """
+        """Return the log-likelihood of each answer; see `arr_stream.vlm.viewer.Weighs`."""
         with self._lock, self._memory_errors():
             self._flush()
             self._check_seen()

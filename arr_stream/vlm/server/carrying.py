@@ -26,7 +26,6 @@ from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent
 from arr_stream.vlm.qwen3_vl.prompt import Media, time_text
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer
 from arr_stream.vlm.server.chat import ChatServer, Message, Reply
-from arr_stream.vlm.server.chat_errors import failed
 from arr_stream.vlm.server.viewer import MARKER_TOKENS, MESSAGE_TOKENS, answer_of, asked_of, text_tokens
 from arr_stream.vlm.viewer import OnText, Stop
 
@@ -135,14 +134,7 @@ class CarryingViewer(StreamingViewer):
         self._server = server
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; an interrupted answer comes back as `failed`, with its text and the reason. See
-        `Viewer.ask`.
-
-        Raises:
-            NothingChosen: No frame was shown yet.
-            ContextExceeded: The question does not fit into the context.
-            ServerFailed: No answer came, or the server took the cells for ordinary pictures.
-        """
+        """Answer a question; an interrupted answer is `failed`, with its text and the reason. See `Viewer.ask`."""
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         with self._lock:
@@ -153,24 +145,14 @@ class CarryingViewer(StreamingViewer):
             fed = None if self._tally == Feeding() else self._fed(last.index)
             messages = self.memory.messages(question)
             visual_tokens, most_tokens = self.memory.visual_tokens, self.memory.most_tokens(question)
-        reply = self._server.ask(
-            messages,
-            answer_tokens=self._settings.answer_tokens,
-            on_text=on_text,
-            cancelled=lambda: stop is not None and stop.is_set(),
-        )
+        reply = self._server.ask(messages, answer_tokens=self._settings.answer_tokens, on_text=on_text, stop=stop)
         self._check_placed(reply, most_tokens)
         return answer_of(reply, question, last.index, last.seconds, self.name, visual_tokens, fed)
 
     def _check_placed(self, reply: Reply, most_tokens: int) -> None:
-        """Check that the server counted at most the tokens that were sent; a higher count means another server.
-
-        Raises:
-            ServerFailed: It counts more.
-        """
+        """Check that the server counted at most the tokens that were sent; a higher count means another server."""
         if reply.prompt_tokens > most_tokens:
-            raise failed(
-                self._server.endpoint,
+            raise self._server.endpoint.failed(
                 f"counts {reply.prompt_tokens} tokens where at most {most_tokens} were sent: it took cells for whole "
                 "pictures",
                 "start it with arr-stream's plugin (arr-stream vllm-args), or start anew to send crops",
@@ -185,16 +167,9 @@ class CarryingViewer(StreamingViewer):
     def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
         return self.memory.counted(cells, grid, seconds, self._settings.media)
 
-    def _settle(self) -> None:
-        """Do nothing: the viewer sends frames only with a question."""
-
 
 def places_cells(server: ChatServer) -> bool:
-    """Return whether a server gives a picture one token a cell, tested with two small requests.
-
-    Raises:
-        ServerFailed: It does not answer.
-    """
+    """Return whether a server gives a picture one token a cell, tested with two small requests."""
     counts = []
     for count in _PROBES:
         places = np.arange(count, dtype=np.int32)

@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import re
+import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.errors import BackendUnavailable, ServerFailed
 from arr_stream.extras import remedy_for
-from arr_stream.plain_text import AnswerText
-from arr_stream.vlm.server import chat_errors
-from arr_stream.vlm.server.chat_errors import failed
+from arr_stream.plain_text import AnswerText, plain
 from arr_stream.vlm.server.endpoint import Endpoint
+from arr_stream.vlm.viewer import OnText, Stop
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -43,14 +44,17 @@ _PAUSE_SECONDS = 16.0
 """Time that a question gets for each wait between two attempts, in addition to the timeouts of the attempts."""
 _CLOSE_SECONDS = 5.0
 _COUNT_SECONDS = 5.0
+_TRY_AGAIN = "try again, or raise vlm.timeout_seconds"
+_NOT_THIS = "is it an OpenAI-compatible server, and does its address end in /v1?"
+_EXCERPT = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Answer of the server; `failed` with its text so far and one line of `error` if it broke off.
 
-    The server counts the tokens, 0 where it does not report them. `first_ms` runs from sending to the first piece,
-    earlier attempts included; `rest_ms` from there to the end.
+    The server counts the tokens, 0 where it does not report them. `prefill_ms` runs from sending to the first piece,
+    earlier attempts included; `decode_ms` from there to the end.
     """
 
     text: str
@@ -59,8 +63,8 @@ class Reply:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     answer_tokens: int = 0
-    first_ms: float = 0.0
-    rest_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
 
 
 @dataclass(slots=True)
@@ -158,12 +162,12 @@ class ChatServer:
         messages: Sequence[Message],
         *,
         answer_tokens: int,
-        on_text: Callable[[str], None] | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
+        on_text: OnText | None = None,
+        stop: Stop | None = None,
     ) -> Reply:
         """Send messages and wait for an answer of at most `answer_tokens`.
 
-        Pass each piece to `on_text` in the calling thread. If `cancelled` returns True, close the connection.
+        Pass each piece to `on_text` in the calling thread; close the connection when `stop` is set.
 
         Raises:
             ServerFailed: No usable answer came. An answer that broke off after some text is returned as a `failed`
@@ -183,12 +187,12 @@ class ChatServer:
         try:
             future = self._portal.start_task_soon(self._exchange, request, progress)
         except RuntimeError:
-            raise failed(self.endpoint, "the connection was closed", "make a new one") from None
+            raise self.endpoint.failed("the connection was closed", "make a new one") from None
         self._under_way.add(future)
         future.add_done_callback(lambda _: pieces.put(None))
         text: list[str] = []
         try:
-            while not cancelled():
+            while stop is None or not stop.is_set():
                 with contextlib.suppress(queue.Empty):
                     piece = pieces.get(timeout=_POLL_SECONDS)
                     if piece is None:
@@ -202,22 +206,18 @@ class ChatServer:
         return progress.reply("".join(text), "cancelled")
 
     def count(self, messages: Sequence[Message]) -> int:
-        """Return the server's token count of messages; 0 if it does not report one or refuses them. There is no retry.
-
-        Raises:
-            ServerFailed: No answer came.
-        """
+        """Return the server's token count of messages; 0 if it does not report one or refuses them."""
         try:
             future = self._portal.start_task_soon(self._counted, list(messages))
         except RuntimeError:
-            raise failed(self.endpoint, "the connection was closed", "make a new one") from None
+            raise self.endpoint.failed("the connection was closed", "make a new one") from None
         try:
             return future.result(_COUNT_SECONDS + 1)
         except CancelledError:
-            raise failed(self.endpoint, "closed while it was asked", "ask before closing") from None
+            raise self.endpoint.failed("closed while it was asked", "ask before closing") from None
         except TimeoutError:
             future.cancel()
-            raise failed(self.endpoint, f"no sign for {_COUNT_SECONDS:g} s", chat_errors.TRY_AGAIN) from None
+            raise self.endpoint.failed(f"no sign for {_COUNT_SECONDS:g} s", _TRY_AGAIN) from None
 
     def close(self) -> None:
         """Cancel pending questions and close all connections; safe to call again."""
@@ -235,7 +235,7 @@ class ChatServer:
         except Exception as exc:
             if getattr(exc, "status_code", None) in (400, 415, 422):
                 return 0
-            raise chat_errors.explained(exc, self.endpoint, self.model, _COUNT_SECONDS) from None
+            raise _explained(exc, self.endpoint, self.model, _COUNT_SECONDS) from None
         return _count(getattr(getattr(whole, "usage", None), "prompt_tokens", None), 0)
 
     async def _close_connections(self) -> None:
@@ -245,7 +245,7 @@ class ChatServer:
 
     def _reply(self, text: str, progress: _Progress, future: Future[None]) -> Reply:
         if future.cancelled():
-            raise failed(self.endpoint, "closed while it was asked", "ask before closing")
+            raise self.endpoint.failed("closed while it was asked", "ask before closing")
         error = future.exception()
         if error is None:
             return progress.reply(text, "length" if progress.finish == "length" else "stop")
@@ -259,9 +259,9 @@ class ChatServer:
                 return await self._stream(request, progress)
         except TimeoutError:
             what = f"the answer was not whole after {self._most_seconds:g} s"
-            failure = failed(self.endpoint, what, chat_errors.TRY_AGAIN)
+            failure = self.endpoint.failed(what, _TRY_AGAIN)
         except Exception as exc:
-            failure = chat_errors.explained(exc, self.endpoint, self.model, self._timeout_seconds)
+            failure = _explained(exc, self.endpoint, self.model, self._timeout_seconds)
         if not progress.is_whole:
             # Drop the cause: the server's text may hold the key, and tracebacks show it.
             raise failure
@@ -270,14 +270,14 @@ class ChatServer:
         async with await self._begin(request) as stream:
             kind = stream.response.headers.get("content-type", "")
             if not kind.lower().startswith("text/event-stream"):
-                raise chat_errors.not_a_stream(self.endpoint, kind, await stream.response.aread())
+                raise _not_a_stream(self.endpoint, kind, await stream.response.aread())
             await self._read(aiter(stream), progress)
         progress.add(progress.cleaner.finish())
         if progress.finish is None:
-            raise chat_errors.cut_off(self.endpoint, progress.choices)
+            raise _cut_off(self.endpoint, progress.choices)
         if progress.finish == "content_filter" or not progress.characters:
             finish, progress.finish = progress.finish, None
-            raise chat_errors.empty(self.endpoint, progress.thought, finish)
+            raise _empty(self.endpoint, progress.thought, finish)
 
     async def _begin(self, request: Message) -> Any:
         """Request an answer's stream, without the fields that this server refuses."""
@@ -288,7 +288,7 @@ class ChatServer:
             try:
                 return await self._client.chat.completions.create(**accepted)
             except Exception as exc:
-                refused = chat_errors.refused_fields(exc)
+                refused = _refused_fields(exc)
                 if refused <= self._refused:
                     raise
                 self._refused |= refused
@@ -328,7 +328,7 @@ def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
                 total += len(block)
                 if total > MOST_BYTES:
                     what = f"sends more than {MOST_BYTES >> 20} MiB for one answer"
-                    raise failed(endpoint, what, "use another server")
+                    raise endpoint.failed(what, "use another server")
                 yield block
 
         async def aclose(self) -> None:
@@ -337,7 +337,7 @@ def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
     async def bound(response: httpx2.Response) -> None:
         # A compressed body could unpack to any length.
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise failed(endpoint, "answers compressed, though that was refused", "switch compression off there")
+            raise endpoint.failed("answers compressed, though that was refused", "switch compression off there")
         response.stream = Bounded(response.stream)
 
     http_client = httpx2.AsyncClient(
@@ -354,3 +354,114 @@ def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
         http_client=http_client,
         default_headers={"Accept-Encoding": "identity", **endpoint.headers},
     )
+
+
+def _explained(error: Exception, endpoint: Endpoint, model: str, timeout_seconds: float) -> ServerFailed:
+    """Translate an exception of the client."""
+    import httpx2
+    import openai
+
+    causes = list(_chain(error))
+    for cause in causes:
+        if isinstance(cause, ServerFailed):
+            return cause
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            what = f"its certificate is not trusted: {cause.verify_message}"
+            return endpoint.failed(what, "name its authority in SSL_CERT_FILE")
+    if isinstance(error, openai.APIStatusError):
+        return _of_status(error, endpoint, model)
+    if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
+        return endpoint.failed(f"no sign for {timeout_seconds:g} s", _TRY_AGAIN)
+    if isinstance(error, openai.APIConnectionError | httpx2.TransportError):
+        reason = _excerpt(str(causes[-1]), endpoint) or "connection lost"
+        return endpoint.failed(f"no connection: {reason}", "is the server running, and the address right?")
+    if isinstance(error, openai.APIError):
+        said = _excerpt(_message(error.body) or error.message, endpoint)
+        return endpoint.failed(f"the server reports: {said}", "see the server's log")
+    what = f"{type(error).__name__}: {_excerpt(str(error), endpoint)}"
+    return endpoint.failed(f"sent an invalid answer ({what})", _NOT_THIS)
+
+
+def _refused_fields(error: Exception) -> frozenset[str]:
+    """Return the optional request fields that the server names in its refusal."""
+    if getattr(error, "status_code", None) not in (400, 422):
+        return frozenset()
+    said = _message(getattr(error, "body", None))
+    if "max_completion_tokens" in said:
+        return frozenset({"max_tokens"})
+    return frozenset({"stream_options"} if "stream_options" in said else ())
+
+
+def _not_a_stream(endpoint: Endpoint, kind: str, body: bytes) -> ServerFailed:
+    """Return the error for a response that is a page or an object instead of an event stream."""
+    kind = _excerpt(kind, endpoint) or "something without a type"
+    said = _excerpt(body[:4096].decode("utf-8", "replace"), endpoint)
+    return endpoint.failed(f"answers {kind} instead of a stream: {said}", _NOT_THIS)
+
+
+def _cut_off(endpoint: Endpoint, choices: int) -> ServerFailed:
+    """Return the error for a stream that ended before the answer did."""
+    if choices:
+        return endpoint.failed("the answer was cut off", _TRY_AGAIN)
+    return endpoint.failed("the answer holds no choices", _NOT_THIS)
+
+
+def _empty(endpoint: Endpoint, thought: bool, finish: str) -> ServerFailed:
+    """Return the error for an answer that is empty or withheld."""
+    if finish == "content_filter":
+        return endpoint.failed("its filter withheld the answer", "ask otherwise, or another server")
+    if thought and finish == "length":
+        return endpoint.failed("the model thought until the limit and said nothing", "raise vlm.answer_tokens")
+    return endpoint.failed(f"the answer is empty (finish reason {finish[:20]!r})", "does the model take pictures?")
+
+
+def _of_status(error: Any, endpoint: Endpoint, model: str) -> ServerFailed:
+    status: int = error.status_code
+    headers: Mapping[str, str] = error.response.headers
+    said = _excerpt(_message(error.body) or error.response.reason_phrase, endpoint)
+    if 300 <= status < 400:
+        what = f"redirects to {_excerpt(headers.get('location', 'nowhere'), endpoint)}"
+        remedy = "give that address as vlm.endpoint if you trust it"
+    elif status in (401, 403):
+        # Leave out the server's text: it may repeat part of the key.
+        what = f"{f'refuses the key of {endpoint.key_variable}' if endpoint.key else 'wants a key'} ({status})"
+        remedy = f"set {endpoint.key_variable}, or vlm.key_variable to another"
+    elif status == 404:
+        what = f"knows no model {model!r} (404): {said}"
+        remedy = f"does {endpoint.shown}/models list it, and does the address end in /v1?"
+    elif status == 413:
+        what, remedy = f"the request is too large for it (413): {said}", "lower vlm.context_tokens"
+    elif status in (408, 429) or status >= 500:
+        problem = {408: "was too slow", 429: "is busy"}.get(status, "failed")
+        wait = _excerpt(headers.get("retry-after", ""), endpoint)
+        asks = f", and asks to wait {f'{wait} s' if wait.isdigit() else f'until {wait}'}" if wait else ""
+        what = f"{problem} ({status}): {said}{asks}"
+        remedy = _TRY_AGAIN
+    else:
+        what = f"refuses the request ({status}): {said}"
+        remedy = "see the server's log; does the model take pictures, and so many tokens?"
+    return endpoint.failed(what, remedy)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in seen:
+        seen.append(at)
+        yield at
+        at = at.__cause__ or at.__context__
+
+
+def _message(body: object) -> str:
+    """Return the message in an error's body, which servers shape in many ways."""
+    for _ in range(3):
+        if not isinstance(body, Mapping):
+            break
+        body = next((body[name] for name in ("error", "message", "detail") if body.get(name)), str(body))
+    return body if isinstance(body, str) else str(body or "")
+
+
+def _excerpt(text: str, endpoint: Endpoint) -> str:
+    """Return untrusted text as one short line without secrets."""
+    line = re.sub(r"\s+", " ", endpoint.scrubbed(plain(text))).strip()
+    return line if len(line) <= _EXCERPT else line[:_EXCERPT] + "…"

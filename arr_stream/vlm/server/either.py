@@ -9,7 +9,6 @@ from arr_stream.config import Settings
 from arr_stream.errors import ServerFailed
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
-from arr_stream.vlm.server.chat_errors import failed
 from arr_stream.vlm.server.viewer import ServerViewer
 from arr_stream.vlm.viewer import OnText, Stop, Viewer
 
@@ -49,11 +48,7 @@ class EitherViewer:
         return self._crops.see(frame, patches)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; the answer notes how the cells are sent when that has changed. See `Viewer.ask`.
-
-        Raises:
-            ServerFailed: No answer came, or the server no longer places cells; later frames are then sent as crops.
-        """
+        """Answer a question; the answer notes how the cells are sent when that has changed. See `Viewer.ask`."""
         cells = self._cells
         if cells is not None and self._suspect:
             self._check_still_placed(cells)
@@ -97,18 +92,13 @@ class EitherViewer:
             return None
 
     def _check_still_placed(self, cells: Viewer) -> None:
-        """Probe the server after a failure, since another one may have taken its place.
-
-        Raises:
-            ServerFailed: It does not place cells.
-        """
+        """Probe the server after a failure, since another one may have taken its place."""
         places = self._asked()
         self._suspect = places is None
         if places is False:
             cells.close()
             self._cells = None
-            raise failed(
-                self._crops.server.endpoint,
+            raise self._crops.server.endpoint.failed(
                 "no longer takes cells at their places; the frames that it saw are lost",
                 "start it with arr-stream's plugin (arr-stream vllm-args); crops are sent from the next frame on",
             )

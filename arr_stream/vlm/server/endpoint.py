@@ -8,7 +8,7 @@ import os
 import urllib.parse
 from dataclasses import dataclass, field
 
-from arr_stream.errors import InvalidSetting
+from arr_stream.errors import InvalidSetting, ServerFailed
 from arr_stream.plain_text import one_line, redact_url
 
 
@@ -63,6 +63,10 @@ class Endpoint:
             headers,
             tuple(secret for secret in (key, *secrets, *values) if len(secret) > 3),
         )
+
+    def failed(self, what: str, remedy: str) -> ServerFailed:
+        """Return the error for a request to this server."""
+        return ServerFailed(f"{self.shown}: {what}", remedy=remedy)
 
     def scrubbed(self, text: str) -> str:
         """Return a text with the secrets masked."""

@@ -6,7 +6,7 @@ import base64
 import math
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from arr_stream.config import VlmSettings
@@ -89,12 +89,7 @@ class ServerViewer:
         self._seen: deque[_Seen] = deque()
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """Keep the pictures of one frame, and the overviews of as many earlier frames as fit into the context.
-
-        Raises:
-            NothingChosen: No cell was chosen.
-            ContextExceeded: The frame alone does not fit into `vlm.context_tokens`.
-        """
+        """Keep the pictures of one frame, and the overviews of as many earlier frames as fit into the context."""
         packed = pack(frame.rgb, patches)
         newest = _Seen(frame.index, frame.pts_seconds, _parts(packed))
         room = self._room("") - newest.tokens
@@ -108,25 +103,14 @@ class ServerViewer:
         return Feeding(frame_index=frame.index, sent=sent, memory_tokens=tokens)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; an interrupted answer comes back as `failed`, with its text and the reason. See
-        `Viewer.ask`.
-
-        Raises:
-            NothingChosen: No frame was shown yet.
-            ContextExceeded: The question does not fit beside the newest frame.
-            ServerFailed: No answer came.
-        """
+        """Answer a question; an interrupted answer is `failed`, with its text and the reason. See `Viewer.ask`."""
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         frames = self._frames_for(question)
         settings, newest = self._settings, frames[-1]
         visual_tokens = sum(seen.visual_tokens for seen in frames)
-        reply = self.server.ask(
-            _messages(frames, question, settings.instruction),
-            answer_tokens=settings.answer_tokens,
-            on_text=on_text,
-            cancelled=lambda: stop is not None and stop.is_set(),
-        )
+        messages = _messages(frames, question, settings.instruction)
+        reply = self.server.ask(messages, answer_tokens=settings.answer_tokens, on_text=on_text, stop=stop)
         return answer_of(reply, question, newest.index, newest.pts_seconds, self.name, visual_tokens)
 
     @property
@@ -174,20 +158,13 @@ def answer_of(
     """Convert a server's reply to a question about frames up to `frame_index` into an answer."""
     return Answer(
         question=question,
-        text=reply.text,
         frame_index=frame_index,
         pts_seconds=pts_seconds,
         model=model,
         visual_tokens=visual_tokens,
-        prompt_tokens=reply.prompt_tokens,
-        cached_tokens=reply.cached_tokens,
-        answer_tokens=reply.answer_tokens,
-        prefill_ms=reply.first_ms,
-        decode_ms=reply.rest_ms,
         memory_tokens=visual_tokens,
         fed=fed,
-        finish=reply.finish,
-        error=reply.error,
+        **asdict(reply),
     )
 
 

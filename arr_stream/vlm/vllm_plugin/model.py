@@ -163,11 +163,7 @@ class _Sparse:
         return rows.long(), min(position - len(input_tokens), self._table_rows - self._context - 1)
 
     def _check_once(self) -> None:
-        """Compare cells that cover a whole picture with vLLM's own pass over it, once.
-
-        Raises:
-            RuntimeError: They differ: this release of vLLM is built differently.
-        """
+        """Compare cells that cover a whole picture with vLLM's own pass over it, once."""
         if self._checked:
             return
         self._checked = True
@@ -216,11 +212,7 @@ class SparseQwen3_5Moe(_Sparse, Qwen3_5MoeForConditionalGeneration):
 
 
 def _refuse(config: VllmConfig) -> None:
-    """Refuse server options that would feed the model past this code.
-
-    Raises:
-        ValueError: An option of the server is incompatible with cells.
-    """
+    """Refuse server options that would feed the model past this code."""
     multimodal = config.model_config.get_multimodal_config()
     if multimodal.mm_encoder_tp_mode == "data":
         raise ValueError("arr-stream: mm_encoder_tp_mode=data shards by whole pictures: leave it at weights")

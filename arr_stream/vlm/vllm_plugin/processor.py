@@ -32,11 +32,7 @@ class SparseProcessor(Qwen3VLMultiModalProcessor):
         return super()._get_mm_hashes(inputs)
 
     def _check_positions(self, items: MultiModalDataItems) -> None:
-        """Check the positions of a request: a few cells of a large frame take as many positions as the whole frame.
-
-        Raises:
-            ValueError: The pictures of a request lead beyond the model's rotary table.
-        """
+        """Check the positions of a request: a few cells of a large frame take as many positions as the whole frame."""
         if "image" not in items:
             return
         images = items.get_items("image", ImageProcessorItems) if _are_pictures(items) else ()
