@@ -22,8 +22,8 @@ from arr_stream.plain_text import redact_url
 _INSTALLED_PRESETS = Path(__file__).with_name("presets")
 
 PRESETS = _INSTALLED_PRESETS if _INSTALLED_PRESETS.is_dir() else Path(__file__).parent.parent / "pipelines"
-"""Presets that come with the project: in the package once it is installed, beside it in a checkout; a bare name will
-do for them."""
+"""Presets that come with the project: in the installed package, or beside it in a checkout; their bare names
+suffice."""
 
 _DEEPEST_INCLUDE = 8
 _MOST_PRESETS = 100
@@ -107,7 +107,7 @@ class KeyframeSettings(_Section):
 
     @property
     def frames_beside(self) -> int:
-        """Frames of a video that a keyframe is made beside: one arrives before the next is due."""
+        """Delay of a keyframe in frames; less than the interval, so that one arrives before the next is due."""
         return min(self.delay, self.interval - 1)
 
     timeout_seconds: float = Field(
@@ -196,7 +196,7 @@ class SelectionSettings(_Section):
 
 
 TINY = "tiny"
-"""The value of `vlm.model` and of `clip.model` that means the model that is part of arr-stream."""
+"""Value of `vlm.model` and of `clip.model` for the model that is part of arr-stream."""
 
 
 class VlmSettings(_Section):
@@ -269,7 +269,7 @@ class VideoSettings(_Section):
 
 
 class Settings(_Section):
-    """Everything that can be set. `Settings()` holds the defaults."""
+    """All settings. `Settings()` holds the defaults."""
 
     grid: GridSettings = GridSettings()
     source: SourceSettings = SourceSettings()
@@ -289,12 +289,12 @@ class Settings(_Section):
 
     @classmethod
     def load(cls, preset: Path | str | None = None, overrides: Iterable[str] = ()) -> Settings:
-        """Defaults, then a preset, then `key=value` overrides.
+        """Return the defaults, overridden by a preset and then by `key=value` texts.
 
         Raises:
             PresetNotFound: The preset is missing or not TOML.
             UnknownSetting: A key that does not exist; names the nearest one.
-            InvalidSetting: A value outside what its key allows.
+            InvalidSetting: A value that its key does not allow.
         """
         merged: dict[str, Any] = {}
         if preset is not None:
@@ -310,21 +310,21 @@ class Settings(_Section):
         return cls.checked(merged)
 
     def with_values(self, values: Mapping[str, Any]) -> Settings:
-        """A copy with some dotted keys changed, such as `{"selection.budget": "10%"}`."""
+        """Return a copy with some dotted keys changed, such as `{"selection.budget": "10%"}`."""
         merged = self.model_dump()
         for key, value in values.items():
             _merge(merged, _nest(key, value), origin="settings")
         return self.checked(merged)
 
     def for_live(self) -> Settings:
-        """A copy in which the budget `auto` is a quarter of the grid.
+        """Return a copy in which the budget `auto` is a quarter of the grid.
 
-        Live pictures are small: 273 cells are all of 640x360, and nothing would be chosen.
+        Live pictures are small: 273 cells are all of 640x360, which would leave no choice.
         """
         return self.with_values({"selection.budget": "25%"}) if self.selection.budget == "auto" else self
 
     def for_memory(self) -> Settings:
-        """A copy in which cells are chosen by relevance alone.
+        """Return a copy in which cells are chosen by relevance alone.
 
         `selection.novelty=skip` assumes a model that is sent every frame. A model that answers questions is sent a few
         frames a second, and its memory keeps a record of the cells that it holds.
@@ -333,7 +333,7 @@ class Settings(_Section):
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Settings:
-        """Settings from nested values, with errors of our own kind."""
+        """Return settings from nested values; raise errors of this package."""
         try:
             return cls.model_validate(values)
         except ValidationError as exc:
@@ -358,7 +358,7 @@ def setting_keys() -> dict[str, tuple[Any, str]]:
 
 
 def _presets(path: Path, within: tuple[Path, ...] = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A preset, after those that it includes: `include = "tuned.toml"`, from its own folder, or a bare name."""
+    """Yield the presets that a preset includes (a file of its folder, or a bare name), then the preset itself."""
     values = _read_preset(path, included=bool(within))
     included = values.pop("include", [])
     names = [included] if isinstance(included, str) else included
@@ -377,7 +377,7 @@ def _read_preset(path: Path, *, included: bool) -> dict[str, Any]:
     try:
         if not path.suffix and not path.exists() and (named := PRESETS / f"{path.name}.toml").exists():
             path = named
-        # A person may give a pipe; one that a preset includes may never say anything, and a device never end.
+        # A user may give a pipe, but an included pipe may never deliver data, and a device may never end.
         if included and path.exists() and not path.is_file():
             raise PresetNotFound(f"{path}: a folder, device or pipe", remedy="include a TOML file")
         with path.open("rb") as file:
@@ -392,7 +392,7 @@ def _read_preset(path: Path, *, included: bool) -> dict[str, Any]:
         known = ", ".join(sorted(each.stem for each in PRESETS.glob("*.toml")))
         hint = f"did you mean {path.parent / near[0]}?" if near else f"give a TOML file, or one of {known}"
         raise PresetNotFound(f"{path}: no such preset", remedy=hint) from exc
-    except (OSError, ValueError, RecursionError) as exc:  # Numbers too long and brackets too deep are TOML too.
+    except (OSError, ValueError, RecursionError) as exc:  # Very long numbers and deep brackets are valid TOML.
         raise PresetNotFound(f"{path}: not a readable TOML file: {exc}", remedy="see pipelines/ for examples") from exc
 
 
@@ -403,7 +403,7 @@ def _nest(dotted: str, value: Any) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """A TOML value where it is one, the bare text otherwise (`none`, `10%`)."""
+    """Return a text's value if it is valid TOML, else the text itself (`none`, `10%`)."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -420,12 +420,12 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], *, origin: str, path
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
             raise UnknownSetting(f"{origin}: unknown setting {key!r}", remedy=f"did you mean {near[0]!r}?")
-        # A budget may be written as a number.
+        # A budget may be given as a number.
         into[name] = str(value) if key == "selection.budget" else value
 
 
 def public_settings(settings: Settings) -> dict[str, Any]:
-    """All settings as plain JSON values, without the secrets that addresses among them may hold."""
+    """Return all settings as plain JSON values, without the secrets of addresses."""
     return {
         section: {key: redact_url(value) if isinstance(value, str) else value for key, value in values.items()}
         for section, values in settings.model_dump(mode="json").items()

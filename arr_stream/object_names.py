@@ -1,4 +1,4 @@
-"""Names of common objects: the 80 classes of COCO, what else people call them, and how their plurals are made.
+"""Names of common objects: the 80 classes of COCO, with synonyms and plurals.
 
     object_at(["two", "young", "women"], 2)   # ObjectTerm("women", ("person",)), 1 word
 
@@ -117,12 +117,12 @@ _IRREGULAR = {
 
 @dataclass(frozen=True, slots=True)
 class ObjectTerm:
-    """A word for a kind of object.
+    """Word for a kind of object.
 
     Args:
-        word: As it was given.
-        classes: Those of COCO that it may be.
-        on: A person counts who is at an object of this class, as a cyclist is; empty for none.
+        word: The word in the query.
+        classes: COCO classes that match it.
+        on: For a rider, such as a cyclist: class of the object that the person must be at; empty otherwise.
     """
 
     word: str
@@ -131,11 +131,11 @@ class ObjectTerm:
 
     @property
     def moves(self) -> bool:
-        """True for people, animals, vehicles and balls, which may move."""
+        """True for kinds that may move: people, animals, vehicles and balls."""
         return not _MOVING.isdisjoint(self.classes)
 
     def among(self, labels: Iterable[str]) -> ObjectTerm | None:
-        """Return the term for a detector with these labels; None where it finds none of the classes."""
+        """Return the term for a detector with these labels; None if it finds none of the classes."""
         known = frozenset(labels)
         classes = tuple(name for name in self.classes if name in known)
         return replace(self, classes=classes) if classes and (not self.on or self.on in known) else None
@@ -164,7 +164,7 @@ def object_at(words: Sequence[str], at: int) -> tuple[ObjectTerm | None, int]:
     for count in range(min(_LONGEST, len(words) - at), 0, -1):
         name = " ".join(words[at : at + count])
         for single in _singulars(name):
-            # Only the plural of a colour's name is a thing.
+            # Of a colour's name, such as orange, only the plural is an object.
             if single in TERMS and name != "orange":
                 return replace(TERMS[single], word=name), count
     return None, 0

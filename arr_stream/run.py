@@ -150,7 +150,7 @@ def _close(
     first: Exception | None = None
     for consumer in consumers:
         if first is not None and outcome.reason == "finished":
-            # Consumers that are closed later write it down: records come last.
+            # Consumers that are closed later record the error: records are last.
             outcome = replace(outcome, reason="failed", error=str(first))
         try:
             consumer.close(failed=reason == "failed", outcome=outcome)

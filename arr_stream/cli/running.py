@@ -72,7 +72,7 @@ class Outputs:
         patches: Records; `-` for standard output.
         report: Folder of the report.
         force: Overwrite files.
-        view: What the video shows.
+        view: View that the video shows.
         live: Write the video without sound; frames that its encoder is too slow for are missing from it.
     """
 

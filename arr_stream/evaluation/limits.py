@@ -26,7 +26,8 @@ def copy_bytes_per_ms() -> float:
 
 
 def touched_bytes(grid: Grid, queries: int) -> dict[str, float]:
-    """Return the least bytes that each stage reads and writes; `keyframe` moves none, since it is not waited for.
+    """Return the least bytes that each stage reads and writes; `keyframe` moves none, since the loop does not wait for
+    it.
 
     Pixels are counted at the texture's size: a quarter has a sixteenth of them.
     """

@@ -264,7 +264,7 @@ def _of_models(models: Models) -> dict[str, Any]:
 
 @one_opencv_thread()
 def _full_generation(frames: list[Frame], settings: Settings, queries: list[Query], models: Models) -> Timing:
-    """Time full generation on every frame, which carrying saves."""
+    """Time full generation on every frame, the alternative to propagation."""
     every = settings.with_values({"keyframes.interval": 1, "keyframes.text_interval": 1})
     pipeline = Pipeline(every, InStepKeyframes(models.generator), queries, **_of_models(models))
     chosen = frames[:: max(1, len(frames) // FULL_GENERATION_FRAMES)][: FULL_GENERATION_FRAMES + 1]

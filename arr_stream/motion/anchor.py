@@ -7,16 +7,17 @@ classifier learns object against surroundings; on each later frame, at every pla
     logit posterior  = logit prior + clip(gain * g(cues)) + motion * m + first * f
 
 with g the classifier's score; m, for loose regions only, motion evidence: how much faster than its surroundings a place
-moves against the camera; and f, for exact masks only, the mask that was given, brought the whole way at once, which
-chained blurs do not wear down, as far as that way is trusted. A guided filter then brings the border of the posterior
-to where colours change. The blur lets the border move by a pixel or two a frame; the prior keeps look-alikes
-elsewhere out. The cues are colour, mean colour of two neighbourhoods, texture, and the place relative to the object's
-centre and spread, so that the dark below and the dark above can be told apart.
+moves against the camera; and f, for exact masks only, the mask that was given, warped in one step, without chained
+blurs, weighted by the flow's confidence. A guided filter then aligns the border of the posterior to colour edges. The
+blur lets the border move by a pixel or two a frame; the prior excludes similar places elsewhere. The cues are colour,
+mean colour of two neighbourhoods, texture, and the place relative to the object's centre and spread, so that a dark
+part below differs from a dark part above.
 
 Only places where the prior is unsure are classified; elsewhere a coarse lattice is, and its evidence is interpolated.
 
-A loose region, such as a box, is first split into figure and ground by alternation: what lies outside is ground,
-inside both are mixed, so a classifier on colour and texture alone is learned from the present guess and makes the next.
+A loose region, such as a box, is first split into figure and ground by alternation: places outside are ground, and
+inside both are mixed, so a classifier on colour and texture is learned from the present estimate and gives the next
+one.
 
 What each part is worth, on ten sequences of DAVIS (mean IoU of a mask carried over 10 and 30 frames, and coverage of
 the object by the best 40 and 101 of 405 cells from the first frame's box):
@@ -34,7 +35,7 @@ the object by the best 40 and 101 of 405 cells from the first frame's box):
     ... either of these                             |    0.69     0.94
     ... the halo                                    |    0.79     0.98
 
-An object that was covered or left the frame is looked for by `redetection`.
+`redetection` searches for an object that was occluded or left the frame.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ __all__ = ["Anchoring", "ColourModel", "RegionTracker", "figure_in_region", "mot
 
 LEAST_MASS_PX = 1.0
 NEGLIGIBLE = 0.015  # a prior
-_LATTICE = 5  # odd, so that a lattice point can stand in the middle of its square
+_LATTICE = 5  # odd, so that a lattice point is in the middle of its square
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,10 @@ class Anchoring:
         hidden: Random features of the classifier.
         ridge: Regularisation, relative to the mean square of a feature.
         blurs_px: Sides of the two neighbourhoods whose mean colour is a cue.
-        place, region_place: Weight of the place relative to the object among the cues, for exact masks and for loose
-            regions, where it is known less well.
+        place, region_place: Weight of the position relative to the object among the cues, for exact masks and for loose
+        regions, whose position is less certain.
         ring_px: Ground within half of this around the object is learned with most of the ground's weight.
-        far: Share of that weight that lies beyond.
+        far: Share of that weight outside this ring.
         gain, region_gain: Logits per unit of the classifier's score (about -1 to 1), for exact masks and loose regions.
         limit: Largest evidence of one frame, in logits.
         blur_px: Side of the prior's blur.
@@ -84,7 +85,7 @@ class Anchoring:
         unsure: Priors within these bounds are classified pixel by pixel.
         rows_px: Where more pixels than this are unsure, every second row is classified, the others interpolated.
         motion: Logits per unit of motion evidence on loose regions.
-        fill: Share of a box that its object is taken to cover.
+        fill: Assumed share of a box that its object covers.
         figure_gain: Logits per unit of score while figure and ground are separated.
         figure_rounds: Alternations of that.
         hedge: Weight of the surroundings in a loose region's relevance, for occlusions.
@@ -488,7 +489,7 @@ class RegionTracker:
         cues = self._cues(rgb, place, (0, height, 0, width), sample)
         ground = 1 - mask
         if self._exact:
-            # Mixed pixels on the border would teach nothing but noise.
+            # Mixed pixels on the border would only add noise.
             towards, ground = (mask > 0.9).astype(np.float32), (mask < 0.1).astype(np.float32)
         else:
             towards = np.where(mask > 0.1, mask, 0)

@@ -21,7 +21,7 @@ PLAIN_CUES = 10
 COLOUR_AND_TEXTURE = (0, 1, 2, 9)
 """Cues without the neighbourhood's colour."""
 
-# Over five seeds the accuracy of carried masks stayed within 0.01; any would do.
+# Over five seeds the accuracy of propagated masks stayed within 0.01, so any seed works.
 _SEED = 2
 _LEAST_SPREAD = 0.25
 # Products of blocks this small stay on one thread of the linear algebra library. Waking others costs more than it
@@ -81,7 +81,7 @@ class PixelModel:
 
     def __init__(self, cues: FloatArray, *, hidden: int, ridge: float, scaled: int = 0) -> None:
         mean, spread = cues.mean(axis=0), cues.std(axis=0)
-        # A cue that hardly varies here must not blow up where it does.
+        # A cue that hardly varies in the sample must not be scaled up elsewhere.
         spread += np.float32(_LEAST_SPREAD)
         if scaled:
             mean[-scaled:], spread[-scaled:] = 0, 1
@@ -135,7 +135,7 @@ class PixelModel:
         self._cues.reshape(-1, count)[: len(cues), :-1] = cues
         np.matmul(self._cues[:blocks], self._weights, out=self._features[:blocks])
         flat: FloatArray = self._features[:blocks].reshape(-1, hidden)
-        # Seven times as quick as numpy's maximum.
+        # Seven times as fast as NumPy's maximum.
         cv2.threshold(flat, 0, 0, cv2.THRESH_TOZERO, dst=flat)
         return flat
 
@@ -148,13 +148,13 @@ def _random_features(cues: int, hidden: int) -> tuple[FloatArray, FloatArray]:
 
 
 class ColourModel:
-    """Log-likelihood ratio of colours of an object against its ground: `log (f + e) / (g + e)`.
+    """Colour model of an object against its ground, by the log-likelihood ratio `log (f + e) / (g + e)`.
 
-    f and g are normalised histograms of 32 levels a channel, smoothed so that light and noise do not decide; e is a
-    floor that makes unseen colours neutral.
+    f and g are normalised histograms of 32 levels a channel, smoothed against changes of light and noise; e is a floor
+    that makes unseen colours neutral.
 
     Args:
-        prior: Share of the picture that the object is expected to cover.
+        prior: Expected share of the picture that the object covers.
     """
 
     _BITS = 5
@@ -171,7 +171,7 @@ class ColourModel:
 
     @classmethod
     def from_example(cls, example: ByteArray, scene: ByteArray, *, prior: float = 0.1) -> ColourModel:
-        """Return a model of an example picture `[h, w, 3]` against a scene `[H, W, 3]` that may hold it too."""
+        """Return a model of an example picture `[h, w, 3]` against a scene `[H, W, 3]`, which may show the object."""
         model = cls(prior=prior)
         model._figure = model._histogram(example, np.ones(example.shape[:2], np.float32))
         return model.against(scene)
@@ -187,8 +187,8 @@ class ColourModel:
 
         Args:
             rgb: `[h, w, 3]` uint8.
-            towards, against: At least 0. A side whose weights are all 0 stays as it was.
-            rate: Share of the new in the result; 1 forgets the earlier pictures.
+            towards, against: At least 0. A side whose weights are all 0 is not changed.
+            rate: Weight of the new picture; 1 forgets the earlier ones.
         """
         if float(towards.sum()) > 0:
             self._figure += np.float32(rate) * (self._histogram(rgb, towards) - self._figure)

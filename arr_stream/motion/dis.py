@@ -21,11 +21,10 @@ PRESETS = MappingProxyType(
 )
 
 # The presets end the search at a quarter of the picture, where a patch of 8x8 covers 32x32 of its pixels. In a small
-# picture that is an object; searching on to a finer level costs little there.
+# picture, that is a whole object; a search on a finer level costs little there.
 _FINER_BELOW_PIXELS = ((14_000, 0), (56_000, 1))
 
-# OpenCV matches 8x8 patches: with smaller pictures than a few of them some shapes abort and others read past the
-# picture.
+# OpenCV matches 8x8 patches: on pictures smaller than a few of them it aborts or reads past the picture.
 _LEAST_SIDE_PX = 32
 
 
@@ -41,7 +40,7 @@ class DisFlow:
     """Dense inverse search on the grey pictures.
 
     Args:
-        preset: `ultrafast`, `fast` or `medium`; each costs two to four times as much as the one before.
+        preset: `ultrafast`, `fast` or `medium`; each costs two to four times as much as the previous one.
         raster_divisor: Flow is returned on the grey picture's size divided by this; 2 is a quarter of the texture.
 
     Attributes:
@@ -92,7 +91,7 @@ class DisFlow:
     def _search_offsets(self, previous: ByteArray, present: ByteArray) -> FloatArray:
         """Return `[h, w, 2]` on the pictures' raster.
 
-        OpenCV gets the reduced pictures that it would make itself for a search that ends at a smaller size.
+        OpenCV gets the reduced pictures that it would compute itself for a search that ends at a smaller size.
         """
         height, width = present.shape
         below, right = max(0, _LEAST_SIDE_PX - height), max(0, _LEAST_SIDE_PX - width)

@@ -19,9 +19,9 @@ from arr_stream.texture.arrays import Array, channels_first, channels_last, cons
 from arr_stream.texture.pixels import averaged, inside, mean_of, resized
 from arr_stream.types import ByteArray, FloatArray, Frame
 
-# How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `NOISE`; what
-# exceeds it counts against the local contrast, of which a subpixel error explains a part, plus `FLOOR`, which
-# decides in flat areas, where the contrast says nothing.
+# How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `NOISE`; the
+# excess is divided by the local contrast, which accounts for subpixel errors, plus `FLOOR`, which dominates in flat
+# areas.
 NOISE = 4.0
 FLOOR = 8.0
 CONTRAST_SHARE = 0.25
@@ -182,9 +182,9 @@ def resize_offsets(offset_px: Array, hw: tuple[int, int]) -> Array:
     height, width = offset_px.shape[:2]
     if hw == (height, width):
         return offset_px
-    # Flow is searched at a fraction of its raster and smooth between, so that nothing is lost by not averaging.
+    # Flow is searched at a fraction of its raster and smooth between, so averaging would add nothing.
     larger = channels_last(resized(channels_first(offset_px), hw))
-    # One number over the whole array is twenty times as quick as two over its last axis.
+    # One factor for the whole array is twenty times as fast as two along its last axis.
     across, down = hw[1] / width, hw[0] / height
     return larger * (across if across == down else constant(offset_px, _growth, across, down))
 
@@ -223,8 +223,8 @@ def checked_flow(previous: Array, present: Array, offset_px: Array) -> Flow:
         offset_px: `[h, w, 2]` backward flow.
     """
     map_px = source_map(offset_px)
-    # Sampling between pixels blurs, most so half-way: without a blur of both, a true flow of a fine texture by part of
-    # a pixel would leave a tenth of it unexplained.
+    # Sampling between pixels blurs, most at half a pixel: without a blur of both pictures, a correct flow by part of a
+    # pixel would leave a tenth of a fine texture unexplained.
     earlier, now = (
         cv2.GaussianBlur(picture, (3, 3), 0, borderType=cv2.BORDER_REPLICATE) for picture in (previous, present)
     )

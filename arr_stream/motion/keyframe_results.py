@@ -203,7 +203,7 @@ class KeyframeResults:
 
         `flow` leads to the part in use, on the host.
 
-        Other places keep their trust and stay due for a look if they are new.
+        Other places keep their confidence, and new ones stay due for processing.
         """
         self._pending[index] = {part}
         trust = flow.confidence.copy()
@@ -241,7 +241,7 @@ class KeyframeResults:
     def newest_index(self) -> int | None:
         """Index of the newest frame of which a part is in use.
 
-        Text and objects, which are looked for between keyframes too, count only while there is nothing else.
+        Text and objects, which are also searched between keyframes, count only if no other part exists.
         """
         lasting = [part.index for name, part in self._parts.items() if name not in ("text", "objects")]
         return max(lasting, default=self.origin("text"))
@@ -288,7 +288,7 @@ class KeyframeResults:
         return held.value if held is not None and isinstance(held.value, ObjectFinding) else None
 
     def present_objects(self, objects: Sequence[DetectedObject]) -> tuple[DetectedObject, ...]:
-        """Return objects of the finding in use where they are on the present frame; a device is waited for."""
+        """Return objects of the finding in use at their places on the present frame; waits for a device."""
         flow = self.flow_to("objects")
         return () if flow is None else carried_objects(objects, flow.to_numpy())
 

@@ -43,7 +43,7 @@ _IN_DOUBT = 0.15
 _STRANGE = 0.4
 """Similarity, as a share of the object's usual one, that an unknown object may reach."""
 _EVERYWHERE = 5
-"""Interval, in looks, of searches over the whole picture while the object is tracked."""
+"""Interval, in calls of `look`, of searches over the whole picture while the object is tracked."""
 _GROWN = (0.5, 1.6)
 _SPILT = 2.0
 """Growth of a mask's area that counts as leakage into the ground; the mask is then reset to the object."""
@@ -226,7 +226,7 @@ class Redetector:
         template, norm = self._template, self._template.norm
         padded = cv2.copyMakeBorder(features, *_sides(*self._extent_hw), cv2.BORDER_CONSTANT)
         energy = cv2.matchTemplate((padded**2).sum(2), template.mask, cv2.TM_CCORR)
-        # A place that is half outside, or nearly plain, must not match by its few features.
+        # A place that is half outside, or nearly uniform, must not match by its few features.
         length = np.sqrt(np.maximum(energy, _LEAST_ENERGY * norm**2)) * max(norm, 1e-6)
         product = _product(padded, template.masked)
         return np.asarray(product / length, np.float32).reshape(features.shape[:2])
@@ -307,7 +307,7 @@ def _whitening(usual: FloatArray) -> FloatArray:
 
 def _features(rgb: ByteArray, raster_hw: tuple[int, int]) -> FloatArray:
     """Return `[h, w, 7]`: lightness, two colours, and edges in four directions by the root of their strength."""
-    # Twice the raster shows edges well enough; more would only cost time.
+    # Twice the raster's resolution suffices for edges.
     if rgb.shape[0] > 3 * raster_hw[0]:
         rgb = cv2.resize(rgb, (2 * raster_hw[1], 2 * raster_hw[0]), interpolation=cv2.INTER_AREA)
     lab = cv2.resize(rgb, raster_hw[::-1], interpolation=cv2.INTER_AREA)

@@ -99,7 +99,7 @@ class Refresher:
         whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
         auto = settings.text == "auto"
         left_out = {"text"} if auto and occasion.query_dominates and not whole_text else set()
-        # One look at a time, so that each knows the numbers that the one before gave.
+        # One detection at a time, so that each starts from the track numbers of the previous one.
         if "objects" not in occasion.needed or self.results.pending("objects"):
             left_out.add("objects")
         renewed = tuple(part for part in PARTS if part not in left_out)

@@ -6,10 +6,10 @@ From coarse to fine, each level first searches and then refines:
    whole displacements within a radius of where the coarser level points (the census transform of Zabih and Woodfill,
    "Non-parametric local transforms for computing visual correspondence", ECCV 1994, with a soft sign). The costs are
    averaged over a window, and the displacement is their softmin's mean.
-2. *Refinement.* The flow is drawn to its own local mean and to the line on which the linearised brightness stays
-   constant, by repeated closed-form steps (Horn and Schunck, "Determining optical flow", Artificial Intelligence 1981)
-   under a robust weight; a median of 3x3 between keeps borders (Sun, Roth and Black, "Secrets of optical flow
-   estimation and their principles", CVPR 2010).
+2. *Refinement.* The flow is moved towards its own local mean and the line of constant linearised brightness, by
+   repeated closed-form steps (Horn and Schunck, "Determining optical flow", Artificial Intelligence 1981) under a
+   robust weight; a median of 3x3 between keeps borders (Sun, Roth and Black, "Secrets of optical flow estimation and
+   their principles", CVPR 2010).
 
 Nothing here waits for the device: no value is read back and no shape depends on one, so that a CUDA graph can hold it
 all. With `torch.compile` nearly every step between two convolutions or pools becomes one kernel.
@@ -60,7 +60,7 @@ _LEAST_SIDE_PX = 12  # of the coarsest level
 SOFT_SIGN = 5.0  # grey levels of 256
 WINDOW_PX = 5
 SHARPNESS = 60.0  # of the softmin; a cost of 2 is every sign reversed
-DISTANCE_COST = 0.005  # a pixel, so that flat areas stay where they are
+DISTANCE_COST = 0.005  # a pixel, so that flow in flat areas stays zero
 SMOOTHNESS = 30.0
 SMOOTH_WINDOW_PX = 5
 ROBUST_SQUARED = 4.0  # grey levels of 256

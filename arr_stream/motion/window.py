@@ -13,11 +13,11 @@ from arr_stream.texture.pixels import resized
 from arr_stream.types import BoolArray, FloatArray, Frame, Grid, IntArray
 
 _LEAST_NEW = np.ones((3, 3), np.uint8)
-"""Smallest block of new half cells: less is a lost edge, or a sliver uncovered by a panning camera."""
+"""Smallest block of new half cells; a smaller one is a lost edge, or a strip uncovered by a panning camera."""
 _LEAST_STRANGE = 3
 """Fewest half cells of new colours that make a place stand out."""
 _SHADES = 16
-"""Levels of red, green and blue each, half as many as packed colours have."""
+"""Levels of red, green and blue each, half as many as in packed colours."""
 _RARE = 0.003
 """Share of a keyframe below which a colour counts as new."""
 _LEAST_CELLS = 3

@@ -32,7 +32,7 @@ class Close:
 
 
 class MalformedMessage(ValueError):
-    """A client's message makes no sense."""
+    """Error for a client's invalid message."""
 
 
 class StayingSocket(ABC):
@@ -44,14 +44,14 @@ class StayingSocket(ABC):
 
     @abstractmethod
     async def speak(self, bell: Bell) -> Close:
-        """Send what there is to send each time that the bell rings."""
+        """Send all pending messages each time the bell rings."""
 
     @abstractmethod
     def heard(self, text: str) -> None:
         """Take a text message.
 
         Raises:
-            MalformedMessage: It makes no sense.
+            MalformedMessage: It is not valid.
         """
 
     def heard_bytes(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class StayingSocket(ABC):
         raise MalformedMessage("a binary message, where JSON text is expected")
 
     async def run(self, stream: str | None = None) -> None:
-        """Serve the client, in a place of its own, to the end."""
+        """Serve the client until either side ends, in a reserved place."""
         await self.websocket.accept()
         try:
             with self.serving.clients.place(stream) as bell:
@@ -101,7 +101,7 @@ class StayingSocket(ABC):
                     return Close(MALFORMED, f"{malformed} malformed messages")
 
     async def _within(self, sending: Coroutine[Any, Any, None]) -> None:
-        """Send, or cut the connection of a client that takes nothing."""
+        """Send, or cut the connection of a client that reads nothing."""
         try:
             async with asyncio.timeout(SEND_SECONDS):
                 await sending
@@ -109,7 +109,7 @@ class StayingSocket(ABC):
             cut(self.websocket.scope)
             raise ClientTooSlow from exc
         except (WebSocketDisconnect, RuntimeError) as exc:
-            # Gone in the meantime, or closed by the other half of this conversation.
+            # The client is gone, or the other task has closed the socket.
             raise ClientTooSlow from exc
 
 

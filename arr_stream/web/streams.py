@@ -35,7 +35,7 @@ _PICTURE = {"required": True, "content": {"image/*": {"schema": {"type": "string
 
 _UNSEEN = {"Cc", "Zl", "Zp"}
 _TURNING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""They change the order in which what follows is shown, in terminals and logs too."""
+"""Bidirectional control characters, which change the order of displayed text, in terminals and logs too."""
 
 
 def _printable(text: str) -> str:
@@ -58,7 +58,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Body(BaseModel):
-    """The shape that all have in common."""
+    """Base of request bodies: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
@@ -116,12 +116,12 @@ class NewQuestion(Body):
 
 
 def stream_routes(serving: Serving) -> APIRouter:
-    """Endpoints that wait for other threads are plain functions, so that they run beside the event loop."""
+    """Add the routes; endpoints that wait for other threads are plain functions, which run outside the event loop."""
     router = APIRouter(tags=["streams"])
 
     @router.get("/api/streams")
     def list_streams() -> list[Status]:
-        """All streams, in the order in which they were added."""
+        """Return all streams, in the order in which they were added."""
         return serving.streams.statuses()
 
     @router.post("/api/streams", status_code=201)
@@ -146,7 +146,7 @@ def stream_routes(serving: Serving) -> APIRouter:
 
     @router.patch("/api/streams/{id}")
     def change_stream(id: str, change: StreamChange) -> Status:
-        """Pause or go on, rename, take a preset or other settings; at once. Of two errors, neither changes anything."""
+        """Pause, resume or rename a stream, or change its preset or settings; an error cancels all changes."""
         runner, streams = serving.runner(id), serving.streams
         changes = checked_changes(change.settings, running=True)
         if "preset" in change.model_fields_set:
@@ -162,14 +162,14 @@ def stream_routes(serving: Serving) -> APIRouter:
 
     @router.post("/api/streams/{id}/retry")
     def retry(id: str) -> Status:
-        """Open the source again now, where it has failed or ended."""
+        """Reopen a source that has failed or ended."""
         runner = serving.runner(id)
         runner.retry()
         return runner.status()
 
     @router.put("/api/streams/{id}/query")
     def look_for(id: str, new: NewQuery) -> Status:
-        """Set the query from the next frame on; an example picture stays."""
+        """Set the query from the next frame on; an example picture is kept."""
         runner = serving.runner(id)
         told = new.region.xywh if new.region is not None else None
         region = told if "region" in new.model_fields_set else runner.region_xywh
@@ -185,7 +185,7 @@ def stream_routes(serving: Serving) -> APIRouter:
 
     @router.delete("/api/streams/{id}/example")
     def forget_example(id: str) -> Status:
-        """Look for the example no more."""
+        """Remove the query by example."""
         return _exemplified(serving.runner(id), None)
 
     @router.put("/api/streams/{id}/rules")
@@ -197,7 +197,7 @@ def stream_routes(serving: Serving) -> APIRouter:
 
     @router.post("/api/streams/{id}/gaze", status_code=204)
     def look_at(id: str, looks: Looks) -> Response:
-        """Tell where someone looks."""
+        """Set the gaze point."""
         runner = serving.runner(id)
         for x, y in looks.points:
             runner.look(x, y)
@@ -211,7 +211,7 @@ def question_routes(serving: Serving) -> APIRouter:
 
     @router.post("/questions", status_code=202)
     def ask(id: str, new: NewQuestion) -> dict[str, Any]:
-        """Ask the model: at once, every so often, or when the scene changes. Answers come as events."""
+        """Ask the model: at once, at an interval, or on scene changes. Answers arrive as events."""
         runner = serving.runner(id)
         if serving.streams.parts.make_viewer is None:
             raise NotNow("there is no model to ask", remedy="start the server with --model or --endpoint")
@@ -222,18 +222,18 @@ def question_routes(serving: Serving) -> APIRouter:
 
     @router.delete("/questions", status_code=204)
     def ask_no_more(id: str) -> Response:
-        """End what `every` or `change` began."""
+        """Stop repeating a question (`every` or `change`)."""
         serving.runner(id).ask_no_more()
         return Response(status_code=204)
 
     @router.get("/answers")
     def answers(id: str) -> list[dict[str, Any]]:
-        """The answers that are kept, oldest first."""
+        """Return the stored answers, oldest first."""
         return list(serving.runner(id).publisher.answers)
 
     @router.get("/records")
     def records(id: str, last: int = Query(MOST_RECORDS, ge=1, le=MOST_RECORDS)) -> Response:
-        """The last frames as JSON lines, with a header, and the answers that came on them."""
+        """Return the last frames as JSON lines, with a header and the answers on them."""
         runner = serving.runner(id)
         header = _header(runner)
         lines = _lines(header, runner.publisher.records(last), runner.publisher.answers_of_run())
@@ -244,7 +244,7 @@ def question_routes(serving: Serving) -> APIRouter:
 
 
 def _exemplified(runner: StreamRunner, example: ExampleQuery | None) -> Status:
-    """Everything else that is looked for stays."""
+    """Replace the query by example; other queries are kept."""
     runner.ask_for(runner.texts, region_xywh=runner.region_xywh, example=example)
     return runner.status()
 
@@ -276,7 +276,7 @@ def _header(runner: StreamRunner) -> Header:
 
 
 def _lines(header: Header, frames: Iterator[dict[str, Any]], answers: list[dict[str, Any]]) -> Iterator[str]:
-    """Each answer after the newest frame that the model had seen."""
+    """Yield each answer after the newest frame that the model had seen."""
     yield _line(header.model_dump(mode="json"))
     waiting: list[dict[str, Any]] | None = None
     for frame in frames:

@@ -1,4 +1,4 @@
-"""Text by RapidOCR (PaddleOCR's models on onnxruntime), with the weights inside its wheel: in one look or in two.
+"""Text by RapidOCR (PaddleOCR's models on onnxruntime), with the weights inside its wheel, in one pass or in two.
 
 How large the picture that detection sees should be, measured on the ten ICDAR 2015 photos (1280x720) of mmocr, one
 thread: share of the pixels of legible words that the mask covers, words more than half covered, share of the mask
@@ -14,13 +14,13 @@ thread: share of the pixels of legible words that the mask covers, words more th
 
 Enlarging helps as well: photos reduced to 480x270 gave 5/21 words as they are and 12/21 brought to 736.
 
-Two looks are a cheap one at a low resolution, and a close one where the first saw something. Edges alone could not be
-the cheap one, and neither could a smaller picture; the figures are in docs/results.md. Because a place must hold up at
-two scales, fewer things are taken for text than by one look, and because the second is close, smaller words are found.
+The two passes are a cheap one at a low resolution, and a close one near the hints of the first. Edge detection or a
+smaller picture cannot replace the first; the figures are in docs/results.md. Since text must be detected at two scales,
+there are fewer false detections than in one pass, and since the second is close, smaller words are found.
 
-Where the source has more pixels than the texture and something was read, a third look at up to 2560 px goes to places
-that the first found faintly text-like: of 39 words 4 to 5 px high in the texture of a 3840x2160 frame, 8 are read
-without it and 27 with it. All looks see the source's pixels, scaled down, and so does the reader.
+If the source has more pixels than the texture and text was read, a third pass at up to 2560 px processes places that
+the first found faintly text-like: of 39 words 4 to 5 px high in the texture of a 3840x2160 frame, 8 are read without it
+and 27 with it. All passes and the reader use the source's pixels, scaled down.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _missed(known: Sequence[TextRegion], found: Sequence[TextRegion], size_wh: t
     """Yield known regions that were not found again, with lower confidence, so that they expire gradually."""
     boxes = [_box(region, size_wh) for region in found]
     there = [[box.touches(_box(region, size_wh)) for box in boxes] for region in known]
-    # A region found at a known place is not another one that moved.
+    # A region found at a known place is that region, not another one that moved there.
     moved = [region.text for at, region in enumerate(found) if not any(row[at] for row in there)]
     for region, again in zip(known, there, strict=True):
         confidence = region.confidence * _MISSED
@@ -405,7 +405,7 @@ def windows_around(
     separate: list[Window] = []
     for hint in hints:
         window = _box(hint, size_wh, margin_px).widened(stride_px, size_wh)
-        # A union may reach what neither of its parts did, so each is tried again on all that are left.
+        # A union may touch windows that neither part touched, so each is tried again on all remaining ones.
         while touching := next((other for other in separate if window.touches(other)), None):
             separate.remove(touching)
             window = window.joined(touching).widened(stride_px, size_wh)

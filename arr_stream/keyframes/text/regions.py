@@ -22,12 +22,12 @@ TALL = 1.5
 LEAST_CONFIDENCE = 0.2
 """Confidence below which a region is not text."""
 _ALONE = 0.5
-"""Confidence factor of a single sign: a wheel may be read as an 8, a gable as an A."""
+"""Confidence factor of a single character: a wheel may be read as an 8, a gable as an A."""
 
 SMALL_PX = 13.0
-"""Height of a box, in texture pixels, below which its line is read better at the source's resolution. Boxes are about
-twice as high as their words: of words 5 to 6 px high RapidOCR reads 11 of 39 in the texture and 38 at twice its
-size, of words 7 px high or more nearly all in either."""
+"""Height of a box, in texture pixels, below which a line is read at the source's resolution. Boxes are about twice as
+high as their words: of words 5 to 6 px high RapidOCR reads 11 of 39 in the texture and 38 at twice its size, of words 7
+px high or more nearly all in either."""
 
 LEAST_LIKENESS = 0.5
 """Correlation with its earlier appearance below which a region counts as gone."""
@@ -59,10 +59,10 @@ def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArr
 def hints_of(probability: FloatArray, rgb: ByteArray) -> FloatArray:
     """Return text-likeness in [0, `TEXT_READ`] from the order of magnitude of a detector's probability.
 
-    Where the picture `rgb`, of the same size, is even, there is nothing to read, whatever a network makes of it.
+    Where the picture `rgb`, of the same size, is uniform, the result is the lowest for any probability.
 
-    Writing that no box is drawn around mostly lies among the likeliest places all the same: of the legible words on
-    the ten photos of `eval text`, 3 of 21 are not found at 640 px, and those lie within the first 147 of 880 cells.
+    Text without a detected box is still mostly among the most probable places: of the legible words on the ten photos
+    of `eval text`, 3 of 21 are not found at 640 px, and those lie within the first 147 of 880 cells.
     """
     orders = np.log10(np.maximum(probability, _FAINTEST), dtype=np.float32)
     grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
@@ -122,7 +122,7 @@ def straightened(rgb: ByteArray, region: TextRegion) -> ByteArray:
 def look_of(rgb: ByteArray, region: TextRegion, margin_px: int = 0) -> ByteArray:
     """Return a region's appearance as `[12, 48]` grey, with a margin at that scale."""
     corners = (np.array(region.polygon_xy[:4]) * (rgb.shape[1], rgb.shape[0])).astype(np.float32)
-    # In pixels of the picture first, so that nothing is skipped where a large word is made small.
+    # Crop at the picture's resolution first, so that shrinking a large word averages all pixels.
     finer = max(_distance(corners, 0, 1) / _LOOK_WH[0], _distance(corners, 0, 3) / _LOOK_WH[1])
     scale = min(max(1, math.ceil(finer)), _FINEST_LOOK)
     target = scale * (np.array([[0, 0], [_LOOK_WH[0], 0], _LOOK_WH, [0, _LOOK_WH[1]]], np.float32) + margin_px)
