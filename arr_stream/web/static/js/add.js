@@ -42,7 +42,7 @@ export class AddDialog {
     preset.value = chosen;
     setText(byId("add-hint"), this._hint(sources));
     const named = sources.named.map((source) => this._offer("picture", shortName({ name: source, source }), source));
-    byId("offers").replaceChildren(...this._browserOffers(sources), ...named);
+    byId("offers").replaceChildren(...this._browserOffers(), ...named);
     if (sources.cameras) this._cameras();
   }
 
@@ -55,8 +55,7 @@ export class AddDialog {
     return `This server opens ${opened.length ? `${opened.join(", ")} and ${last}` : last}.`;
   }
 
-  _browserOffers({ browser }) {
-    if (!browser) return [];
+  _browserOffers() {
     return ["camera", "screen"].map((kind) => {
       const refused = whyNot(kind);
       const options = { "data-action": `add-browser-${kind}`, disabled: Boolean(refused), title: refused, onclick: () => this._browser(kind) };
