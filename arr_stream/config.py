@@ -61,48 +61,53 @@ class LoopSettings(_Section):
 
 class MotionSettings(_Section):
     flow: Literal["auto", "dis", "torch"] = Field(
-        "auto", description="where the flow comes from; `auto`: `torch` where the loop runs on a GPU, else `dis`"
+        "auto", description="optical flow method; `auto`: `torch` if the loop runs on a GPU, else `dis`"
     )
     preset: Literal["auto", "ultrafast", "fast", "medium"] = Field(
-        "auto", description="how thorough the search is; `auto`: `ultrafast` for `dis`, `fast` for `torch`"
+        "auto", description="thoroughness of the search; `auto`: `ultrafast` for `dis`, `fast` for `torch`"
     )
 
 
 class KeyframeSettings(_Section):
     interval: int = Field(30, ge=1, description="frames from one refresh to the next")
-    min_interval: int = Field(10, ge=1, description="fewest frames between refreshes for low confidence")
-    min_confidence: Unit = Field(0.35, description="refresh when the mean trust in what is carried falls below this")
+    min_interval: int = Field(10, ge=1, description="least number of frames between refreshes for low confidence")
+    min_confidence: Unit = Field(
+        0.35, description="refresh when the mean confidence of propagated results falls below this"
+    )
     delay: int = Field(
         8,
         ge=0,
-        description="in a video file, frames after which what a keyframe brings joins, made beside them meanwhile; "
-        "at most one less than the interval, and 2 where a scene is new and nothing is asked; 0: every keyframe is "
-        "waited for, as with pictures in a folder",
+        description="in a video file, frames that a keyframe's results take to arrive, computed in parallel; at most "
+        "one less than the interval, and 2 for a new scene without a query; 0: wait for every keyframe, as with "
+        "pictures in a folder",
     )
     text_interval: int = Field(
         120,
         ge=1,
-        description="frames from one look for text over the whole picture to the next; keyframes between them look "
-        "where it is new, or not at all while a query leads that needs none (`text=auto`, unless one is about words)",
+        description="frames between text searches of the whole picture; keyframes between them search only new places, "
+        "or none while a dominant query needs no text (`text=auto`, unless a query asks for words)",
     )
     window_share: Unit = Field(
         0.4,
-        description="most of a keyframe's cost that CLIP, where a query needs it, may spend between two keyframes on "
-        "what is new in the picture; 0: it looks at keyframes alone",
+        description="largest share of a keyframe's cost that CLIP, if a query needs it, may spend between two "
+        "keyframes on new places of the picture; 0: it runs on keyframes only",
     )
     clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid", "merge", "features", "sam"] = Field(
         "auto",
         description="`slic`: fast-slic where installed, else scikit-image; `auto`: the same, made when first read",
     )
-    cluster_count: int = Field(50, ge=1, le=4096, description="about how many regions (`sam` finds its own number)")
-    embeddings: Literal["appearance", "clip"] = Field("appearance", description="what channels 18-33 hold")
+    cluster_count: int = Field(
+        50, ge=1, le=4096, description="approximate number of regions (`sam` finds its own number)"
+    )
+    embeddings: Literal["appearance", "clip"] = Field("appearance", description="content of channels 18-33")
     text: Literal["auto", "rapidocr", "easyocr", "none"] = Field(
-        "auto", description="how text is found; `auto` looks cheaply, and closely only where it saw something"
+        "auto",
+        description="text detector; `auto` searches coarsely first, and closely only near hints",
     )
     objects: str = Field(
         "auto",
-        description="what finds the objects that a query names: `auto` (the weights that a package carries, where one "
-        "is installed), `off`, a detector of `models list`, or a detector's file (ONNX, or Darknet weights)",
+        description="detector of the objects that a query names: `auto` (weights from an installed package, if there "
+        "are any), `off`, a detector of `models list`, or a detector's file (ONNX, or Darknet weights)",
     )
 
     @property
@@ -111,60 +116,61 @@ class KeyframeSettings(_Section):
         return min(self.delay, self.interval - 1)
 
     timeout_seconds: float = Field(
-        120.0, gt=0, description="in real time, a keyframe that takes longer is given up and its models loaded anew"
+        120.0,
+        gt=0,
+        description="in real time, longest time of a keyframe; then its worker is restarted with new models",
     )
 
 
 class ClipSettings(_Section):
     model: str = Field("tiny", description="`tiny`, NAME:PRETRAINED, or a folder or file with a checkpoint")
     pca: str = Field(
-        "auto", description="file from `train-pca`; `auto`: the model's own if it has one, else learned on the stream"
+        "auto", description="file from `train-pca`; `auto`: the model's own if it has one, else learned from the stream"
     )
 
 
 class SamSettings(_Section):
     model: str = Field("vit_b", description="`vit_b`, `vit_l` or `vit_h`")
     checkpoint: str = Field("auto", description="file with the weights; `auto`: the one in the models folder")
-    points_per_side: int = Field(16, ge=1, le=128, description="prompts on a grid of so many by so many points")
+    points_per_side: int = Field(16, ge=1, le=128, description="points per side of the grid of prompts")
 
 
 class ModelSettings(_Section):
-    folder: str = Field("auto", description="where weights are kept; `auto`: ARR_STREAM_MODELS or the user's cache")
-    download: bool = Field(False, description="fetch weights that are missing")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where CLIP and SAM run")
+    folder: str = Field("auto", description="folder of weights; `auto`: ARR_STREAM_MODELS or the user's cache")
+    download: bool = Field(False, description="download missing weights")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device of CLIP and SAM")
 
 
 class RelevanceSettings(_Section):
-    trust: Unit = Field(0.5, description="what a model found is fully believed where carrying it is at least this sure")
+    trust: Unit = Field(0.5, description="flow confidence at which a model's propagated result has full weight")
     language: Literal["auto", "lexicon", "clip"] = Field(
-        "auto", description="who understands a text; `auto`: the lexicon where it knows every word, else CLIP if in use"
+        "auto",
+        description="interpreter of text queries; `auto`: the lexicon if it knows every word, else CLIP if in use",
     )
 
 
 class ScoringSettings(_Section):
     """Weights of the scorers and of their balance: one setting, a table that `arr-stream tune` writes."""
 
-    text: Unit = Field(0.8, description="weight of what is written, or looks like it, where no question leads")
-    saliency: Unit = Field(0.9, description="perspective: what is unlike the rest of the frame")
-    motion: Unit = Field(0.3, description="perspective: what moves against the camera")
-    figure: Unit = Field(1.0, description="perspective: what belongs to something that moves")
-    fovea: Unit = Field(0.7, description="perspective: what the farthest place loses against the fovea")
-    capture: Unit = Field(0.3, description="what information and saliency lose where something moves on the frame")
-    change: Unit = Field(
-        0.95, description="share of the score that change takes where anything changes before a still camera"
-    )
+    text: Unit = Field(0.8, description="weight of text and text-like places without a dominant query")
+    saliency: Unit = Field(0.9, description="perspective: weight of saliency, the contrast to the rest of the frame")
+    motion: Unit = Field(0.3, description="perspective: weight of motion against the camera")
+    figure: Unit = Field(1.0, description="perspective: weight of cells of moving objects")
+    fovea: Unit = Field(0.7, description="perspective: share that the place farthest from the fovea loses")
+    capture: Unit = Field(0.3, description="share that information and saliency lose while anything moves")
+    change: Unit = Field(0.95, description="share of the score for change, if anything changes before a still camera")
     change_moving: Unit = Field(0.25, description="the same on a moving camera")
-    attention: Unit = Field(0.5, description="participation: how much a model's own attention adds")
-    history: Unit = Field(0.2, description="participation: how much what was asked or looked at before adds")
-    information: Unit = Field(0.15, description="weight of information (fine detail) where no question leads")
-    perspective: Unit = Field(0.8, description="weight of perspective there")
-    stay: Unit = Field(0.05, description="weight there of where one looked lately")
+    attention: Unit = Field(0.5, description="participation: weight of a model's own attention")
+    history: Unit = Field(0.2, description="participation: weight of earlier queries and attention")
+    information: Unit = Field(0.15, description="weight of information (fine detail) without a dominant query")
+    perspective: Unit = Field(0.8, description="weight of perspective, likewise")
+    stay: Unit = Field(0.05, description="weight of recently chosen places, likewise")
     settling: Unit = Field(
-        0.5, description="part of a question's score that perspective settles; all of it where something surely moves"
+        0.5, description="share of a query's score that perspective reranks; all of it if anything clearly moves"
     )
-    commitment: Unit = Field(0.97, description="how far a fully answered question outweighs everything else")
+    commitment: Unit = Field(0.97, description="weight of a fully relevant place against all others")
     commitment_power: float = Field(
-        0.5, gt=0, le=4, description="how fast commitment grows with how well the question is answered"
+        0.5, gt=0, le=4, description="exponent of the highest relevance in the commitment to the query"
     )
 
 
@@ -175,11 +181,11 @@ class SelectionSettings(_Section):
     per_second: float = Field(
         0.0,
         ge=0,
-        description="tokens a second of the stream's time, spent where something happens, at most `budget` a frame and "
-        "none on what the model has (whatever `novelty` says); 0: `budget` on every frame",
+        description="tokens a second of the stream's time, spent on changes, at most `budget` a frame, and none on "
+        "cells that the model has (for any `novelty`); 0: `budget` on every frame",
     )
     strategy: Literal["topk", "proportional", "canonical", "tiers", "hybrid"] = Field(
-        "topk", description="how scores become cells"
+        "topk", description="choice of cells from the scores"
     )
     cascade: Literal["on", "off"] = Field("off", description="score regions first, then only the cells of the best")
     context_share: Unit = Field(
@@ -202,8 +208,8 @@ TINY = "tiny"
 class VlmSettings(_Section):
     model: str = Field(
         "",
-        description="Qwen3-VL: a hub name, a folder with a checkpoint, or `tiny`, which knows drawn shapes and answers "
-        "where none is named; with a server, its name there",
+        description="Qwen3-VL: a hub name, a folder with a checkpoint, or `tiny`, the default, which knows drawn "
+        "shapes; with a server, its name there",
     )
     endpoint: str = Field("", description="address of an OpenAI-compatible server instead of a model of our own")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
@@ -213,12 +219,14 @@ class VlmSettings(_Section):
         "layers with bitsandbytes",
     )
     mode: Literal["sparse", "prune", "weight"] = Field(
-        "sparse", description="encode the chosen cells, all but keep the chosen, or weigh all by relevance"
+        "sparse",
+        description="`sparse` encodes the chosen cells, `prune` encodes all and keeps the chosen, "
+        "`weight` weighs all by relevance",
     )
     media: Literal["video", "image"] = Field(
         "video", description="frames in pairs with timestamps, or each as a picture"
     )
-    fps: float = Field(2.0, gt=0, le=240, description="frames a second that are given to the model")
+    fps: float = Field(2.0, gt=0, le=240, description="frames a second sent to the model")
     context_tokens: int = Field(8192, ge=64, description="most tokens in the memory, question and answer included")
     answer_tokens: int = Field(128, ge=1, description="most tokens of an answer")
     refresh_seconds: float = Field(
@@ -226,7 +234,7 @@ class VlmSettings(_Section):
         ge=0,
         description="period of rebuilding the memory and sending the chosen cells anew; 0: only at cuts and when full",
     )
-    feedback: bool = Field(False, description="let what the model looked at raise the relevance of those cells")
+    feedback: bool = Field(False, description="add the model's attention to the relevance of the cells")
     instruction: str = Field("", description="system prompt of the model")
     timeout_seconds: float = Field(60.0, gt=0, description="longest wait for a server")
     key_variable: str = Field("OPENAI_API_KEY", description="environment variable that holds the server's key")
@@ -234,20 +242,23 @@ class VlmSettings(_Section):
 
 class LiveSettings(_Section):
     policy: Literal["latest", "every"] = Field(
-        "latest", description="the newest frame wins, or every frame is taken while the buffer has room"
+        "latest", description="process the newest frame, or every frame while the buffer has room"
     )
     buffer_frames: int = Field(
-        64, ge=1, le=4096, description="with `every`: frames that may wait; then the oldest is dropped and counted"
+        64,
+        ge=1,
+        le=4096,
+        description="with `every`: size of the queue; when it is full, the oldest frame is dropped and counted",
     )
-    size: str = Field("auto", description="WIDTHxHEIGHT asked of a camera or test source; `auto`: its own")
-    fps: float = Field(0.0, ge=0, le=1000, description="frames a second asked of a camera or test source; 0: its own")
-    rtsp_transport: Literal["tcp", "udp"] = Field("tcp", description="how RTSP pictures travel")
+    size: str = Field("auto", description="WIDTHxHEIGHT requested from a camera or test source; `auto`: its own")
+    fps: float = Field(
+        0.0, ge=0, le=1000, description="frames a second requested from a camera or test source; 0: its own"
+    )
+    rtsp_transport: Literal["tcp", "udp"] = Field("tcp", description="transport protocol of RTSP")
     connect_seconds: float = Field(
         10.0, gt=0, le=3600, description="longest wait for a connection and its first picture"
     )
-    stall_seconds: float = Field(
-        5.0, gt=0, le=3600, description="a source that sends nothing for so long is opened anew"
-    )
+    stall_seconds: float = Field(5.0, gt=0, le=3600, description="time without data after which a source is reopened")
     max_streams: int = Field(8, ge=1, le=64, description="most streams of `serve`")
     adapt: bool = Field(True, description="lower quality under load to hold the frame rate, and restore it after")
 
@@ -255,14 +266,14 @@ class LiveSettings(_Section):
 class RecordSettings(_Section):
     timings: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="write what took how long; `auto`: in real time only, and a file's records are always the same",
+        description="write processing times; `auto`: in real time only, so that a file's records are reproducible",
     )
 
 
 class VideoSettings(_Section):
     view: str = Field(
         "patches",
-        description="what annotated videos and the window show: `source`, `patches`, `relevance`, `clusters`, `flow`, "
+        description="view in annotated videos and the window: `source`, `patches`, `relevance`, `clusters`, `flow`, "
         "`text`, `history` or `channel:NAME`",
     )
     crf: int = Field(23, ge=0, le=51, description="H.264 quality, lower is better and larger")

@@ -155,8 +155,8 @@ class BackgroundConsumer:
             self._thread.join(_WAIT_SECONDS)
         if self._thread.is_alive():
             raise ConsumerFailed(
-                f"{type(self.consumer).__name__} took more than {_STUCK_SECONDS:g} s for a frame and was given up",
-                remedy="what it has written so far is under its partial name",
+                f"{type(self.consumer).__name__} took more than {_STUCK_SECONDS:g} s for a frame and was abandoned",
+                remedy="its output so far is under its partial name",
             )
         self.consumer.close(failed=failed or self._error is not None, outcome=outcome)
         # A run that failed with the consumer's error has it already.

@@ -94,7 +94,7 @@ def publish(path: Path, *, force: bool) -> None:
     """
     partial = partial_path(path)
     if os.path.lexists(path) and not force:
-        raise OutputExists(f"{path}: was made by something else meanwhile", remedy=f"what was written is in {partial}")
+        raise OutputExists(f"{path}: another program created it meanwhile", remedy=f"the output is in {partial}")
     with writing(path):
         partial.replace(path)
 

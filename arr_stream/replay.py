@@ -63,7 +63,7 @@ class Recording:
         provenance = self.header.provenance
         if provenance is None or provenance.source is None:
             raise NotReplayable(
-                f"{self.path}: the header does not say what was asked of which frames",
+                f"{self.path}: the header names neither the frames nor the queries",
                 remedy="run `arr-stream process` again",
             )
         if provenance.source.kind not in _RECORDED:
@@ -222,7 +222,7 @@ class Comparison:
         self.difference = self.difference or RecordsDiffer(
             f"{self._recording.path}: {what}",
             frame_index=index,
-            remedy="the same input, settings and versions give the same records; see what changed",
+            remedy="compare the input, the settings and the versions with those of the records",
         )
 
     def _end(self) -> None:
@@ -299,6 +299,4 @@ def _check_identity(expected: FileIdentity, found: FileIdentity, name: str) -> N
     how = f"{found.size_bytes} bytes{of} instead of {expected.size_bytes}"
     if (found.size_bytes, found.files) == (expected.size_bytes, expected.files):
         how = f"SHA-256 {(found.sha256 or '')[:12]}... instead of {(expected.sha256 or '')[:12]}..."
-    raise SourceChanged(
-        f"{name}: not what the records were made of: {how}", remedy="name the right one after the records"
-    )
+    raise SourceChanged(f"{name}: not the recorded file: {how}", remedy="give the recorded file as the second argument")

@@ -85,7 +85,7 @@ def test_a_source_that_stalls_is_opened_anew() -> None:
         assert source.stats.stalls >= 1 and source.stats.reconnects >= 1
     check_times(seen)
     assert told.names()[:5] == ["connecting", "live", "stalled", "reconnecting", "live"]
-    assert any("nothing came for 0.8 s" in (state.message or "") for state in told.states)
+    assert any("no data for 0.8 s" in (state.message or "") for state in told.states)
 
 
 def test_what_is_left_behind_by_broken_connections_does_not_pile_up() -> None:

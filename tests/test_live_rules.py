@@ -114,7 +114,7 @@ def test_only_the_beginning_of_a_long_answer_is_looked_at() -> None:
 @pytest.mark.parametrize(
     ("rule", "about"),
     [
-        *((rule, "is not understood") for rule in (
+        *((rule, "is not valid") for rule in (
             "", "relevence > 0.6", "relevance", "relevance > high", "relevance >= 0.6", "relevance > -1",
             "relevance > 0.6 for 2", "relevance > 0.6 for 2 days", "relevance > 0.6 and motion > 0.2",
             "(relevance > 0.6", "motion[1] > 0.6", "tokens > 5", "answer is 'x'", 'answer contains "x',

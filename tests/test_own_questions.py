@@ -96,7 +96,7 @@ def test_a_file_and_its_folder_are_read_alike(media: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{broken", "expected one JSON object, found what is no JSON"),
+        ("{broken", "expected one JSON object, found invalid JSON"),
         ("[" * 100_000, "expected one JSON object"),
         ('["a"]', 'expected one JSON object, found ["a"]'),
         (_line(picture=None), "expected `picture` or `video`, found neither"),
@@ -227,7 +227,7 @@ def test_what_fails_is_counted_nowhere_and_the_rest_goes_on(run: Run, media: Pat
     said = err.splitlines()
     for line in (1, 2, 4):
         assert any(each.startswith(f"line {line}: ") for each in said)
-    assert said[-1] == "arr-stream: 3 lines of 4 left out; see above what was expected of each"
+    assert said[-1] == "arr-stream: 3 lines of 4 left out; correct the lines reported above"
     assert Skipped(4, report["skipped"][1]["reason"]).reason.endswith("gone.png, found none")
 
 

@@ -156,7 +156,7 @@ def test_other_versions_are_told(run: Run, made: Path, tmp_path: Path) -> None:
         ({"realtime": True}, "real time"),
         ({"question": {"text": "Why?", "when": "end"}}, "Why?"),
         ({"source": {"kind": "camera", "path": "0"}}, "camera"),
-        ({"source": None}, "does not say"),
+        ({"source": None}, "names neither"),
     ],
 )
 def test_what_cannot_come_out_the_same_is_refused(

@@ -261,7 +261,7 @@ def test_what_says_nothing_is_refused() -> None:
 
     space = MeasuredSpace(World(dimensions=64))
     for text in ("", "  \n"):
-        with pytest.raises(EmptyQuery, match="is empty; say what to look for"):
+        with pytest.raises(EmptyQuery, match="is empty; name an object"):
             space.ask(["concept 1", text])
     with pytest.raises(WeightsInvalid, match="text encoder gives values that are not numbers"):
         MeasuredSpace(Broken(dimensions=64))

@@ -606,7 +606,7 @@ def test_a_hub_that_sends_other_bytes_than_it_or_the_catalogue_states(
 ) -> None:
     serve_hub(hub, "own/repo", "open_clip_model.safetensors", safetensors_bytes, stated=stated)
     entry = replace(HUB_ENTRY, sha256=published)
-    with refused(FetchFailed, published or stated or "", "thrown away"):
+    with refused(FetchFailed, published or stated or "", "deleted"):
         weights.fetch(entry, tmp_path / "models", hub_endpoint=hub.url)
     assert weights.on_disk(entry, tmp_path / "models") is None
 

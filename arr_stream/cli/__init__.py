@@ -21,23 +21,26 @@ from arr_stream.cli.console import give_up_output, interrupted, print_error, pri
 from arr_stream.errors import ArrStreamError
 from arr_stream.extras import missing_package
 
-_WATCH = "Watch a camera or another live source: choose the cells of every frame as it comes, show, record and ask."
+_WATCH = "Process a live source: choose the cells of each frame, show and record them, and ask a model."
 
 COMMANDS = {
-    "process": ("process:process", "Choose the cells of every frame and write what was asked for."),
+    "process": ("process:process", "Choose the cells of every frame and write the requested outputs."),
     "batch": (
         "batch:batch",
         "Process many videos in parallel; run the same command again to resume.",
     ),
     "replay": (
         "replay:replay",
-        "Run again what records were made of, and compare the results.",
+        "Repeat a recorded run and compare the results.",
     ),
-    "ask": ("ask:ask", "Show a video to a model and ask it, at the end, every so often, or when the scene changes."),
+    "ask": (
+        "ask:ask",
+        "Show a video to a model and ask it a question, at the end, at an interval, or when the scene changes.",
+    ),
     "serve": ("serve:serve", "Serve a page and an interface for programs (docs/api.md) until Ctrl-C."),
     "webcam": ("live:stream", _WATCH),
     "stream": ("live:stream", _WATCH),
-    "cameras": ("tables:cameras", "List the cameras of this machine, and what to give to open each."),
+    "cameras": ("tables:cameras", "List the cameras of this machine and the argument that opens each."),
     "eval": ("evaluate:app", "Measure quality on footage with ground truth."),
     "bench": (
         "evaluate:bench",
@@ -52,8 +55,11 @@ COMMANDS = {
         "tune:tune",
         "Fit the scorers' weights to footage with masks or boxes, and test them on held-out footage.",
     ),
-    "models": ("models:app", "Weights on disk: list, fetch, verify, and where they are."),
-    "vllm-args": ("vllm_args:vllm_args", "Print how vLLM is started so that it takes cells at their true places."),
+    "models": ("models:app", "Weights on disk: list, download, verify, and locate them."),
+    "vllm-args": (
+        "vllm_args:vllm_args",
+        "Print the command that starts vLLM with the plugin for cells at their true places.",
+    ),
     "doctor": (
         "doctor:doctor",
         "Look at packages, extras, backends and devices; exit with 1 if something that the defaults need "

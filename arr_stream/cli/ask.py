@@ -44,7 +44,7 @@ def ask(
     overrides: options.Overrides = None,
     log: options.LogOption = Log.TEXT,
 ) -> None:
-    """Show a video to a model and ask it, at the end, every so often, or when the scene changes.
+    """Show a video to a model and ask it a question, at the end, at an interval, or when the scene changes.
 
     The model sees the cells that --query, or else the question, makes relevant. Answers go to standard output.
     """
@@ -127,5 +127,5 @@ def _last_seconds(last: float, source: str, settings: Settings) -> tuple[float |
     with contextlib.closing(open_source(source, max_pixels=settings.source.max_pixels)) as opened:
         duration = opened.info.duration_seconds
     if duration is None:
-        raise InvalidSetting(f"--last: {opened.info.name} does not say how long it is", remedy="give --start or --end")
+        raise InvalidSetting(f"--last: {opened.info.name} its length is unknown", remedy="give --start or --end")
     return max(0.0, duration - last), None

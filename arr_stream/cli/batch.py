@@ -54,15 +54,17 @@ def batch(
     start: options.Start = None,
     end: options.End = None,
     max_frames: options.MaxFrames = None,
-    output: Annotated[Path, options.option("Folder for everything.", options.WRITE, "--output", "-o")] = Path("batch"),
+    output: Annotated[Path, options.option("Output folder.", options.WRITE, "--output", "-o")] = Path("batch"),
     video: Annotated[bool, options.option("Write annotated videos.", options.WRITE, "--video")] = False,
     report: Annotated[bool, options.option("Write reports.", options.WRITE, "--report")] = False,
     force: Annotated[
-        bool, options.option("Do files again that were done otherwise.", options.WRITE, "--force", "-f")
+        bool, options.option("Reprocess files that were processed with other settings.", options.WRITE, "--force", "-f")
     ] = False,
     jobs: Annotated[
         int | None,
-        options.option("Files at once; half of the cores, or what a cluster has.", _BATCH, "--jobs", "-j", min=1),
+        options.option(
+            "Files in parallel; by default half of the cores, or all of a cluster.", _BATCH, "--jobs", "-j", min=1
+        ),
     ] = None,
     engine: Annotated[
         Engine,
@@ -74,8 +76,10 @@ def batch(
     stall: Annotated[
         float, options.option("Seconds without a frame after which a worker is replaced; 0: never.", _BATCH, min=0.0)
     ] = 0.0,
-    retries: Annotated[int, options.option("Further attempts, where one may go better.", _BATCH, min=0)] = 2,
-    dry_run: Annotated[bool, options.option("Say what would be done.", _BATCH, "--dry-run")] = False,
+    retries: Annotated[
+        int, options.option("Further attempts after a failure that may be temporary.", _BATCH, min=0)
+    ] = 2,
+    dry_run: Annotated[bool, options.option("Show the plan without processing.", _BATCH, "--dry-run")] = False,
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     log: options.LogOption = Log.TEXT,
@@ -209,5 +213,5 @@ def _finish(result: BatchResult) -> None:
         raise SourceDamaged(
             f"{damaged} of {files} {'is' if damaged == 1 else 'are'} damaged",
             frames_read=result.frames,
-            remedy=f"what could be read is kept; see {result.plan.layout.summary}",
+            remedy=f"the decodable frames are kept; see {result.plan.layout.summary}",
         )

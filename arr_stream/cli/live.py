@@ -25,14 +25,14 @@ def stream(
     region: options.Region = None,
     example: options.Example = None,
     budget: options.Budget = None,
-    duration: Annotated[float | None, options.option("Stop after so many seconds.", options.READ)] = None,
+    duration: Annotated[float | None, options.option("Stop after this time, in seconds.", options.READ)] = None,
     max_frames: options.MaxFrames = None,
-    headless: Annotated[bool, options.option("Without a window.", options.RUN, "--headless")] = False,
+    headless: Annotated[bool, options.option("Run without a window.", options.RUN, "--headless")] = False,
     output: options.Video = None,
     patches: options.Patches = None,
     report: options.Report = None,
     force: options.Force = False,
-    question: Annotated[str | None, options.option("What to ask the model.", options.ASK)] = None,
+    question: Annotated[str | None, options.option("Question to the model.", options.ASK)] = None,
     every: options.Every = None,
     watch: options.Watch = False,
     model: options.Model = None,
@@ -43,10 +43,9 @@ def stream(
     overrides: options.Overrides = None,
     log: options.LogOption = Log.TEXT,
 ) -> None:
-    """Watch a camera or another live source: choose the cells of every frame as it comes, show, record and ask.
+    """Process a live source: choose the cells of each frame, show and record them, and ask a model.
 
-    A source that breaks off is opened again. In the window: h shows the keys, / asks for something else, a drag marks
-    a region.
+    An interrupted source is reopened. In the window, h shows the keys, / sets another query, and a drag marks a region.
     """
     if duration is not None and not duration > 0:
         raise InvalidSetting(f"--duration {duration:g}", remedy="give seconds above 0")

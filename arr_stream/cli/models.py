@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from arr_stream.weights import KnownWeights
     from arr_stream.weights.web import Progress as Report
 
-app = typer.Typer(help="Weights on disk: list, fetch, verify, and where they are.", no_args_is_help=True)
+app = typer.Typer(help="Weights on disk: list, download, verify, and locate them.", no_args_is_help=True)
 
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]...", help="As in the list, or open_clip's NAME:TAG.")
 ]
 Folder = Annotated[
-    Path | None, typer.Option("--folder", help="Where weights are kept, over ARR_STREAM_MODELS and the user's cache.")
+    Path | None, typer.Option("--folder", help="Folder of weights; overrides ARR_STREAM_MODELS and the user's cache.")
 ]
 
 
 @app.command("list")
 def list_models(folder: Folder = None, as_json: Json = False) -> None:
-    """Known weights, and those that were fetched besides: kind, size, licence, and whether they are on disk."""
+    """List known and downloaded weights: kind, size, licence, and whether they are on disk."""
     from rich.table import Table
 
     models_folder = _folder(folder)
@@ -55,9 +55,9 @@ def list_models(folder: Folder = None, as_json: Json = False) -> None:
 def fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="As in the list, or open_clip's NAME:TAG.")],
     folder: Folder = None,
-    force: Annotated[bool, typer.Option("--force", help="Fetch even what is there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Download again, even if the file exists.")] = False,
 ) -> None:
-    """Bring weights to the folder; a fetch that was cut off goes on where it stopped."""
+    """Download weights; an interrupted download is resumed."""
     from arr_stream import weights
 
     models_folder = _folder(folder)
@@ -73,7 +73,7 @@ def fetch(
 
 @app.command()
 def verify(names: Names = None, folder: Folder = None) -> None:
-    """Compare weights with their hashes: the named, or all on disk; ends with 62 if any is wrong, 60 if missing."""
+    """Compare weights (named ones, or all on disk) with their hashes; exit with 62 if any is wrong, 60 if missing."""
     from arr_stream import weights
 
     models_folder = _folder(folder)
@@ -90,10 +90,12 @@ def verify(names: Names = None, folder: Folder = None) -> None:
 
 @app.command()
 def path(
-    name: Annotated[str | None, typer.Argument(help="Weights; none for the folder of all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of weights; without it, print the folder of all weights.")
+    ] = None,
     folder: Folder = None,
 ) -> None:
-    """Print where the folder or one model's file is."""
+    """Print the path of the folder or of one model's file."""
     from arr_stream import weights
     from arr_stream.config import ModelSettings
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from arr_stream.relevance.query import Query as AnyQuery
     from arr_stream.vlm.watcher import Plan
 
-LOOK, READ, WRITE, RUN = "What to look for", "What to read", "What to write", "How to run"
-ASK, ALERT = "What to ask", "Alerts"
+LOOK, READ, WRITE, RUN = "Query and budget", "Input", "Output", "Run"
+ASK, ALERT = "Model", "Alerts"
 """Panels of the help."""
 
 
@@ -29,14 +29,14 @@ def option(help: str, panel: str, *names: str, **more: Any) -> Any:
 
 Source = Annotated[str, typer.Argument(help="A video file, a folder or glob of pictures, or an animated GIF.")]
 
-Query = Annotated[list[str] | None, option("What to look for; may be repeated.", LOOK, "--query", "-q")]
+Query = Annotated[list[str] | None, option("Text query; repeatable.", LOOK, "--query", "-q")]
 Region = Annotated[
     str | None,
     option(
         "Box x,y,w,h in pixels, or a picture, white where the object is; @SECONDS after it: of a later frame.", LOOK
     ),
 ]
-Example = Annotated[Path | None, option("Picture of what to look for.", LOOK)]
+Example = Annotated[Path | None, option("Picture of the object to find.", LOOK)]
 Budget = Annotated[str | None, option("Tokens a frame, or a share of the grid such as 10%.", LOOK)]
 
 Start = Annotated[float | None, option("Start at this second.", READ)]
@@ -53,10 +53,10 @@ Model = Annotated[
 ]
 Download = Annotated[bool, option("Fetch weights that are missing.", ASK, "--download")]
 Endpoint = Annotated[str | None, option("An OpenAI-compatible server, such as http://127.0.0.1:8000/v1.", ASK)]
-Every = Annotated[float | None, option("Answer every so many seconds.", ASK)]
+Every = Annotated[float | None, option("Interval of answers in seconds.", ASK)]
 Watch = Annotated[bool, option("Answer when the scene changes.", ASK, "--watch")]
 
-When = Annotated[list[str] | None, option("Alert, such as 'relevance > 0.6 for 2s'; may be repeated.", ALERT)]
+When = Annotated[list[str] | None, option("Alert, such as 'relevance > 0.6 for 2s'; repeatable.", ALERT)]
 Post = Annotated[list[str] | None, option("Address to POST alerts to, as JSON.", ALERT)]
 
 Preset = Annotated[Path | None, option("Settings from a TOML file, or a preset's name.", RUN, "--preset")]
@@ -120,7 +120,7 @@ def make_plan(question: str, every: float | None, watch: bool, *, otherwise: Lit
 
 def without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
     """Return settings `for_memory`, and a notice if that changes them."""
-    notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory leaves out what it holds"
+    notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory skips unchanged cells"
     made = settings.for_memory()
     return made, () if made is settings else (notice,)
 
@@ -164,9 +164,7 @@ def alert_rules(
     rules = tuple(map(parse_rule, when or ()))
     for rule in rules:
         if rule.answer and not answers:
-            raise InvalidSetting(
-                f"rule {rule.text!r} waits for answers, and no model is asked", remedy="give --question"
-            )
+            raise InvalidSetting(f"rule {rule.text!r} needs answers, and no model is asked", remedy="give --question")
         if rule.needs_relevance and not understood:
             named = ", ".join(repr(query.label) for query in queries)
             raise InvalidSetting(

@@ -29,7 +29,7 @@ def process(
     overrides: options.Overrides = None,
     log: options.LogOption = Log.TEXT,
 ) -> None:
-    """Choose the cells of every frame and write what was asked for.
+    """Choose the cells of every frame and write the requested outputs.
 
     Precedence of settings: options and --set, then the preset, then the defaults (`arr-stream settings`).
     A name that begins with a dash goes after `--`.

@@ -29,10 +29,10 @@ def questions(
     ] = None,
     choice: Annotated[
         list[str] | None,
-        options.option("Who chooses: ours, uniform, random or scaled; repeat it (ours).", options.LOOK),
+        options.option("Method of choice: ours, uniform, random or scaled; repeatable (ours).", options.LOOK),
     ] = None,
     tell_options: Annotated[
-        bool, options.option("Tell the model which answers are offered.", options.ASK, "--tell-options")
+        bool, options.option("Add the possible answers to the question.", options.ASK, "--tell-options")
     ] = False,
     preset: options.Preset = None,
     overrides: options.Overrides = None,
@@ -83,7 +83,7 @@ def questions(
     if skipped:
         raise EvaluationIncomplete(
             f"{counted(len(skipped), 'line')} of {len(found) + len(left_out)} left out",
-            remedy="see above what was expected of each",
+            remedy="correct the lines reported above",
         )
 
 

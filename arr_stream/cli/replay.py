@@ -14,12 +14,12 @@ from arr_stream.cli.running import Figures, finish, run_told, stop_on_signals
 
 def replay(
     records: Annotated[Path, typer.Argument(help="Records that `process --patches` wrote.")],
-    source: Annotated[str | None, typer.Argument(help="The source; by default where it was.")] = None,
+    source: Annotated[str | None, typer.Argument(help="The source; by default at its recorded path.")] = None,
     log: options.LogOption = Log.TEXT,
 ) -> None:
-    """Run again what records were made of, and compare the results.
+    """Repeat a recorded run and compare the results.
 
-    The source must be the one that the records were made of, byte for byte.
+    The source must be the recorded one, byte for byte.
     """
     from arr_stream.outputs import header_of
     from arr_stream.replay import Comparison, Recording

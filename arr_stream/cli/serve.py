@@ -29,7 +29,7 @@ _CAMERAS = "cameras"
 _NEXT_ATTEMPT = re.compile(r"; next attempt in \d+ s$")
 
 
-_ACCESS = "Who may do what"
+_ACCESS = "Access"
 """Panel of the help."""
 
 
@@ -40,8 +40,10 @@ def serve(
             metavar="[SOURCE]...", help="Cameras, addresses, lavfi:GRAPH, loop:FILE or files, a stream each."
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback asks for a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes one that is free.")] = 8080,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any other than loopback requires a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
     token: Annotated[
         str | None,
         options.option(
@@ -58,9 +60,7 @@ def serve(
             _ACCESS,
         ),
     ] = None,
-    allow_host: Annotated[
-        list[str] | None, options.option("A further name that the server is reached by.", _ACCESS)
-    ] = None,
+    allow_host: Annotated[list[str] | None, options.option("Further host name of the server.", _ACCESS)] = None,
     query: options.Query = None,
     budget: options.Budget = None,
     when: options.When = None,
@@ -80,8 +80,8 @@ def serve(
 ) -> None:
     """Serve a page and an interface for programs (docs/api.md) until Ctrl-C.
 
-    Only this machine can reach it, unless --host says otherwise. The page may open the sources that are named here,
-    and what --allow adds.
+    Only this machine can reach it, unless --host is set. The page may open the sources named here and those that
+    --allow adds.
     """
     if token == "":
         # An unset shell variable yields an empty token: the user wants one.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def cameras(as_json: Json = False) -> None:
-    """List the cameras of this machine, and what to give to open each."""
+    """List the cameras of this machine and the argument that opens each."""
     from rich.table import Table
 
     from arr_stream.sources.live import list_cameras

@@ -28,8 +28,8 @@ def train_pca(
     sources: Annotated[list[str], typer.Argument(help="Videos, pictures, folders or globs.", metavar="SOURCE...")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write, such as pca.safetensors.")],
     components: Annotated[int, typer.Option(min=16, max=4096, help="Principal directions to keep.")] = 64,
-    every_seconds: Annotated[float, typer.Option(min=0.0, help="Of a video, one frame every so many seconds.")] = 1.0,
-    max_vectors: Annotated[int, typer.Option(min=16, help="Stop after so many features.")] = 1_000_000,
+    every_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds between the frames taken from a video.")] = 1.0,
+    max_vectors: Annotated[int, typer.Option(min=16, help="Stop after this number of features.")] = 1_000_000,
     preset: Preset = None,
     overrides: Overrides = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the output.")] = False,
@@ -37,7 +37,7 @@ def train_pca(
     """Learn on pictures and videos how a CLIP model's features vary, for the 16 embedding channels.
 
     The model is that of `clip.model`. One pass in bounded memory: every picture is used, of a video one frame every few
-    seconds. Use the file with `--set clip.pca=FILE`; without one, the first keyframes of each stream have to do.
+    seconds. Use the file with `--set clip.pca=FILE`; without one, each stream learns from its first keyframes.
     """
     from arr_stream.config import Settings
     from arr_stream.files import prepare_output, written_whole

@@ -43,18 +43,21 @@ def tune(
     picture: Annotated[Path | None, typer.Option(help="Write held-out frames before and after (PNG).")] = None,
     ask: Annotated[
         list[str] | None,
-        typer.Option(help="How the object is asked for: nothing, region or words; repeat it (nothing and region)."),
+        typer.Option(help="Query for the object: nothing, region or words; repeatable (nothing and region)."),
     ] = None,
     hold_out: Annotated[
-        list[str] | None, typer.Option(help="half, other-half, a share such as 0.5, or names; repeat it for several.")
+        list[str] | None,
+        typer.Option(help="Held-out sequences: half, other-half, a share such as 0.5, or names; repeatable."),
     ] = None,
     budget: Annotated[str, typer.Option(help="Tokens a frame, or a share of the grid.")] = "10%",
-    rounds: Annotated[int, typer.Option(min=1, help="Most times that weights are fitted and tried.")] = DEFAULT_ROUNDS,
+    rounds: Annotated[int, typer.Option(min=1, help="Most rounds of fitting and testing.")] = DEFAULT_ROUNDS,
     minutes: Annotated[
-        float | None, typer.Option(min=0.0, help="Fit no longer than this; results then depend on the machine.")
+        float | None, typer.Option(min=0.0, help="Longest time of fitting; results then depend on the machine.")
     ] = None,
-    weight: Annotated[list[str] | None, typer.Option(help="Only this weight may move; repeat it for several.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of all draws; the same seed gives the same weights.")] = 0,
+    weight: Annotated[list[str] | None, typer.Option(help="Fit only this weight; repeatable.")] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of all random draws; the same seed gives the same weights.")
+    ] = 0,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,

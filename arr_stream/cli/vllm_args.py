@@ -24,7 +24,7 @@ def vllm_args(
     context: Annotated[int, typer.Option(min=256, help="Tokens of the context, for all of a stream's memory.")] = 16384,
     pictures: Annotated[int, typer.Option(min=1, help="Most pictures (frames or pairs) in one question.")] = 512,
 ) -> None:
-    """Print how vLLM is started so that it takes cells at their true places.
+    """Print the command that starts vLLM with the plugin for cells at their true places.
 
     It answers `ask`, `serve`, `webcam` and `stream` with `--endpoint http://127.0.0.1:8000/v1`.
     """

@@ -113,9 +113,9 @@ class AnswersReport(Report):
                 f"Right answers of {self.model}",
                 ("choice", "budget", "kind", "questions", "right", "from", "to", "tokens", "ms", "choosing"),
                 tuple(rows),
-                "Right: of offered answers the likeliest, otherwise the words. From, to: 95% interval. Tokens: mean of "
-                "what the model had of the picture or video. ms: median from the first frame to the whole answer, "
-                "reading files left out; choosing: the part of it that is the choice.",
+                "Right: of offered answers the likeliest, otherwise the words. From, to: 95% interval. Tokens: mean "
+                "number of visual tokens of the picture or video. ms: median from the first frame to the whole answer, "
+                "reading files left out; choosing: the time of the selection in it.",
             ),
         )
 

@@ -114,7 +114,7 @@ def _question(line: bytes, number: int, folder: Path) -> Question:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as exc:  # Invalid UTF-8 is a ValueError too.
-        raise EvaluationDataError(f"expected one JSON object, found what is no JSON: {exc}") from exc
+        raise EvaluationDataError(f"expected one JSON object, found invalid JSON: {exc}") from exc
     if not isinstance(fields, dict):
         raise EvaluationDataError(f"expected one JSON object, found {json.dumps(fields)}")
     (text,) = _texts(fields, "question", most=1)

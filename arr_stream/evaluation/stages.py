@@ -117,8 +117,8 @@ class BenchReport(Report):
                 tuple(rows),
                 f"Amortised: {self.amortised_ms:.2f} ms = total of all frames / frames; {beside}, every "
                 f"{self.interval} frames or sooner. With keyframe: frames that take in its parts or wait for them; the "
-                "other columns are without these. At the memory's speed: what a stage reads and "
-                "leaves behind, each once, as fast as a large copy goes. OpenCV works on one thread, as in `process`. "
+                "other columns are without these. At the memory's speed: time to read and write each byte of a stage "
+                "once, at the speed of a large copy. OpenCV works on one thread, as in `process`. "
                 f"From the command to the first frame done: {self.start.seconds:.2f} s{memory}.",
                 digits=2,
             ),

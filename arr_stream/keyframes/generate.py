@@ -323,7 +323,7 @@ class KeyframeTally:
                 times = "the only keyframe" if self.failures[part] == 1 else f"all {self.failures[part]} keyframes"
                 raise KeyframeFailed(
                     f"{part} failed on {times}; the last time: {self._last[part]}",
-                    remedy="the results are written, without what it would have added",
+                    remedy="the results are written, without this part",
                 )
 
 

@@ -146,7 +146,7 @@ def parse_rule(text: str) -> Rule:
     found = _RULE.fullmatch(text) if len(text) <= LONGEST_RULE else None
     if found is None:
         raise InvalidSetting(
-            f"rule {shown!r} is not understood",
+            f"rule {shown!r} is not valid",
             remedy="write such as 'relevance > 0.6 for 2s', 'relevance[1] < 0.1', 'motion > 0.02' or "
             "'answer contains \"a dog\"'",
         )

@@ -348,7 +348,7 @@ class StreamRunner:
         for rule in parsed:
             if rule.answer and self._parts.make_viewer is None:
                 raise InvalidSetting(
-                    f"rule {rule.text!r} waits for answers, and there is no model",
+                    f"rule {rule.text!r} needs answers, and there is no model",
                     remedy="start with --model or --endpoint",
                 )
         self.rules[:] = dict.fromkeys(rule.text for rule in parsed)

@@ -32,7 +32,7 @@ from arr_stream.texture.pixels import averaged
 from arr_stream.types import BoolArray, ByteArray, Clusters, DetectedObject, Embedding, FloatArray, Grid, TextRegion
 
 _KNOWN = 0.5
-"""Least trust at which data of an earlier frame hold for this one."""
+"""Least confidence at which data of an earlier frame are valid for this one."""
 _MOST_DOUBT, _LARGE = 0.5, 0.4
 """Share of a frame that is doubtful, and side of a doubtful object as a share of the frame's, above which a window of
 half of the sides is too small."""

@@ -324,13 +324,11 @@ def parse_text(text: str) -> TextQuery:
         InvalidSetting: Longer than the limit.
     """
     if not text.strip():
-        raise EmptyQuery(
-            "the query is empty", remedy="say what to look for, or leave --query out to follow what is new"
-        )
+        raise EmptyQuery("the query is empty", remedy="name an object, or leave --query out to follow changes")
     if len(text) > _LONGEST_TEXT:
         raise InvalidSetting(
-            f"the query has {len(text)} characters, at most {_LONGEST_TEXT} are understood",
-            remedy="say it shorter, or give several queries",
+            f"the query has {len(text)} characters, at most {_LONGEST_TEXT} are allowed",
+            remedy="shorten it, or give several queries",
         )
     quoted: dict[WordTerm, None] = {}
 
@@ -374,7 +372,7 @@ def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQ
     except _NotAPicture as exc:
         raise ExampleUnreadable(f"example {path}{exc}", remedy=exc.remedy) from exc
     if not rgba[..., 3].any():
-        raise ExampleUnreadable(f"example {path} is wholly transparent", remedy="give a picture with something in it")
+        raise ExampleUnreadable(f"example {path} is wholly transparent", remedy="give a picture with visible pixels")
     return ExampleQuery(path, _flatten(rgba))
 
 
@@ -415,12 +413,12 @@ def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
             with Image.open(path, formats=EXAMPLE_FORMATS) as image:
                 if image.width * image.height > max_pixels:
                     size = f"{image.width}x{image.height}"
-                    raise _NotAPicture(f" has {size} pixels, the limit is {max_pixels}", "crop it to what you look for")
+                    raise _NotAPicture(f" has {size} pixels, the limit is {max_pixels}", "crop it to the object")
                 return _upright_rgba(image)
     except FileNotFoundError as exc:
         raise _NotAPicture(": no such file", remedy) from exc
     except Image.DecompressionBombError as exc:
-        raise _NotAPicture(": too many pixels", "crop it to what you look for") from exc
+        raise _NotAPicture(": too many pixels", "crop it to the object") from exc
     except _NotAPicture:
         raise
     except Exception as exc:  # Pillow's decoders raise almost anything on damaged files, TypeError and KeyError too.

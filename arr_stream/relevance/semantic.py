@@ -126,7 +126,7 @@ class SemanticSpace:
         """
         for text in texts:
             if not text.strip():
-                raise EmptyQuery(f"query {text!r} is empty", remedy="say what to look for")
+                raise EmptyQuery(f"query {text!r} is empty", remedy="name an object")
         new = [text for text in dict.fromkeys(texts) if text not in self._texts]
         if new:
             self._texts.update(zip(new, self._encoded(new), strict=True))

@@ -305,7 +305,7 @@ class FfmpegSource(OnePass):
             raise SourceDamaged(
                 f"{self._job.name}: damaged: {', '.join(found)}; {_frames_of(index)} read",
                 frames_read=index,
-                remedy="what was read is kept",
+                remedy="these frames are kept",
             )
 
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:

@@ -125,7 +125,7 @@ def _sequence_frames(job: Job, pictures: Iterator[tuple[float, ByteArray]]) -> I
         raise SourceDamaged(
             f"{job.name}: damaged after {index} frames were read: {exc.message}",
             frames_read=index,
-            remedy="what came before is kept",
+            remedy="the earlier frames are kept",
         ) from exc
 
 

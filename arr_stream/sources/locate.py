@@ -62,7 +62,7 @@ def local_spec(spec: str | Path) -> str:
     try:
         parts = urlsplit(text)
     except ValueError as exc:
-        raise SourceNotFound(f"{name}: no address: {exc}", remedy="check what stands in brackets") from exc
+        raise SourceNotFound(f"{name}: no address: {exc}", remedy="check the part in brackets") from exc
     if parts.scheme.lower() != "file":
         raise NotAMediaFile(
             f"{name}: an address, not a file",

@@ -34,7 +34,7 @@ class Channel:
 
 
 def _table() -> tuple[Channel, ...]:
-    every, size, keyframe, derived = "every frame", "once a size", "keyframe, carried", "from 13"
+    every, size, keyframe, derived = "every frame", "once a size", "keyframe, propagated", "from 13"
     rows: list[tuple[str, float, float | None, str, Interpolation, str]] = [
         ("red", 0, 1, every, "linear", "the picture's red"),
         ("green", 0, 1, every, "linear", "the picture's green"),
@@ -46,21 +46,28 @@ def _table() -> tuple[Channel, ...]:
         ("edge_falling", 0, 1, every, "linear", "edges from light to dark"),
         ("high_pass", 0, 1, every, "linear", "fine detail"),
         ("low_pass", 0, 1, every, "linear", "coarse structure: blurred lightness"),
-        ("motion", 0, 1, every, "linear", "what moves against the camera, and what the flow cannot explain"),
-        ("saliency", 0, 1, every, "linear", "how unlike the rest of the frame: colour, detail and, by CLIP, meaning"),
+        ("motion", 0, 1, every, "linear", "motion against the camera, and residual of the flow"),
+        (
+            "saliency",
+            0,
+            1,
+            every,
+            "linear",
+            "contrast to the rest of the frame: colour, detail and, with CLIP, meaning",
+        ),
         ("edge_distance", 0, 1, every, "linear", "distance to the nearest edge, over the diagonal"),
         ("cluster", 0, None, keyframe, "nearest", "id of the region, largest first"),
         ("centroid_distance", 0, 1, derived, "linear", "distance from the region's centroid, over the diagonal"),
         ("cluster_size", 0, 1, derived, "nearest", "share of the frame that the region covers"),
-        ("text", 0, 1, keyframe, "linear", "how surely something is written here"),
+        ("text", 0, 1, keyframe, "linear", "confidence of text"),
         ("boundary", 0, 1, derived, "nearest", "1 on the border of a region"),
         *((f"embedding_{i}", -1, 1, keyframe, "linear", f"embedding, dimension {i} of 16") for i in range(16)),
-        ("previous_relevance", 0, 1, every, "linear", "query relevance of the frame before, carried"),
-        ("previous_saliency", 0, 1, every, "linear", "saliency of the frame before, carried"),
-        ("fixation", 0, 1, every, "linear", "decayed sum of what was selected, carried"),
-        ("attention", 0, 1, "when the model ran", "linear", "attention of the consumer's model, carried"),
-        ("attention_history", 0, 1, every, "linear", "what was asked or attended to before, decayed and carried"),
-        ("gaze", 0, 1, "when given", "linear", "where someone looked, decayed and carried"),
+        ("previous_relevance", 0, 1, every, "linear", "query relevance of the frame before, propagated"),
+        ("previous_saliency", 0, 1, every, "linear", "saliency of the frame before, propagated"),
+        ("fixation", 0, 1, every, "linear", "decayed sum of selections, propagated"),
+        ("attention", 0, 1, "when the model ran", "linear", "attention of the consumer's model, propagated"),
+        ("attention_history", 0, 1, every, "linear", "decayed sum of earlier queries and attention, propagated"),
+        ("gaze", 0, 1, "when given", "linear", "gaze points, decayed and propagated"),
     ]
     return tuple(Channel(index, *row) for index, row in enumerate(rows))
 

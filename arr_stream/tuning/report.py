@@ -74,7 +74,9 @@ def _weights(report: TuneReport) -> ResultTable:
             (f"scoring.{name}", before, after, fields[name].description or "")
             for name, (before, after) in differences(report.start, report.weights).items()
         ),
-        "" if report.weights != report.start else "Nothing did better on what validates; nothing was changed.",
+        ""
+        if report.weights != report.start
+        else "No weights did better on the validation frames; nothing was changed.",
     )
 
 
@@ -120,7 +122,7 @@ def _header(report: TuneReport, origin: str) -> Iterator[str]:
     for asked, before, after in _held_out(report):
         yield f"# Held-out coverage, asked for by {asked}: {before:.{DECIMALS}f} before, {after:.{DECIMALS}f} after."
     if report.weights == report.start:
-        yield "# Nothing did better than what was there; nothing is changed."
+        yield "# No weights did better than the present ones; nothing is changed."
 
 
 def _folded(start: str, names: Sequence[str], width: int = 118) -> list[str]:

@@ -212,7 +212,7 @@ class AllowedSources:
             return f"loop:{path}" if source.startswith("loop:") else str(path)
         raise SourceNotAllowed(
             f"the source {redact_url(source)[:200]!r} may not be opened from here",
-            remedy="the server's command line says what may: --allow",
+            remedy="allow it with --allow when the server is started",
         )
 
     def _file(self, source: str) -> Path | None:

@@ -158,7 +158,7 @@ def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Secur
     app = FastAPI(
         title="arr-stream",
         version=arr_stream.__version__,
-        description="Live streams, what is looked for in them, and what was chosen.",
+        description="Live streams, their queries, and the chosen cells.",
         docs_url=None,
         redoc_url=None,
     )

@@ -45,9 +45,9 @@ def _printable(text: str) -> str:
 
 
 Line = Annotated[str, StringConstraints(strip_whitespace=True), AfterValidator(_printable)]
-Name = Annotated[Line, Field(min_length=1, max_length=80, description="what people call the stream")]
+Name = Annotated[Line, Field(min_length=1, max_length=80, description="name of the stream")]
 Text = Annotated[Line, Field(min_length=1, max_length=500)]
-Texts = Annotated[list[Text], Field(max_length=16, description="what to look for")]
+Texts = Annotated[list[Text], Field(max_length=16, description="text queries")]
 Preset = Annotated[Line, Field(min_length=1, max_length=80, description="name of a preset")]
 Value = bool | int | float | Annotated[Line, Field(max_length=80)]
 Changes = Annotated[

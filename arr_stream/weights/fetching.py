@@ -169,8 +169,8 @@ def _fetch_hub(
     if expected is not None and digest != expected:
         staged.unlink()
         raise FetchFailed(
-            f"{weights.name}: what {origin} sent has SHA-256 {digest}, expected {expected}; it was thrown away",
-            remedy="try again; if it stays so, the file was changed or tampered with on the way",
+            f"{weights.name}: the file from {origin} has SHA-256 {digest}, expected {expected}; it was deleted",
+            remedy="try again; if this repeats, the file was replaced, or tampered with in transit",
         )
     target = staged.replace(here / staged.name)
     _note(weights, target, digest, "hub" if stated else "download")

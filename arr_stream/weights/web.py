@@ -62,8 +62,8 @@ def fetch_url(
         digest = sha256_of(partial)
         if sha256 is not None and digest != sha256.lower():
             raise FetchFailed(
-                f"{source}: SHA-256 is {digest}, expected {sha256.lower()}; it was thrown away",
-                remedy="try again; if it stays so, the file was changed or tampered with on the way",
+                f"{source}: SHA-256 is {digest}, expected {sha256.lower()}; it was deleted",
+                remedy="try again; if this repeats, the file was replaced, or tampered with in transit",
             )
         partial.replace(target)
     except urllib.error.HTTPError as exc:
@@ -105,7 +105,7 @@ def _receive(
 ) -> None:
     """Write a server's response to a file; the arguments are those of `fetch_url`."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise FetchFailed(f"{source}: comes compressed, though that was refused", remedy="use another mirror")
+        raise FetchFailed(f"{source}: the server sends it compressed against the request", remedy="use another mirror")
     length = response.headers.get("Content-Length", "")
     total = int(length) if length.isdigit() else None
     if expected is not None and total is not None and total != expected:
@@ -123,7 +123,7 @@ def _receive(
                 progress(done, total)
     if done > max_bytes:
         raise FetchFailed(
-            f"{source}: sends more than the {max_bytes} bytes allowed; it was thrown away", remedy=_OTHER_MEANS
+            f"{source}: sends more than the {max_bytes} bytes allowed; it was deleted", remedy=_OTHER_MEANS
         )
     if done < (total or expected or 0):
         raise FetchFailed(f"{source}: cut off after {done} of {total or expected} bytes", remedy="run it again")

@@ -18,8 +18,8 @@ from arr_stream.types import ByteArray
 
 KEYS = (
     ("v  V", "next view, the one before"),
-    ("/  Enter", "say what to look for"),
-    ("drag", "look for what is in a box"),
+    ("/  Enter", "set the query"),
+    ("drag", "look for the object in a box"),
     ("r", "forget the box"),
     ("space", "pause"),
     ("f", "full screen"),

@@ -116,8 +116,8 @@ class Decoding:
                     yield arrived
             if captured_seconds - last_picture > self._silent_seconds:
                 raise StreamSilent(
-                    f"{self._name}: it sends, but nothing that can be shown came for {self._silent_seconds:g} s",
-                    remedy="check what the server sends",
+                    f"{self._name}: it sends data, but no decodable picture for {self._silent_seconds:g} s",
+                    remedy="check the server's video",
                 )
         if not self._interrupt.stopped and not self._ends(self._last_own):
             raise self._problem(av.error.EOFError(0, "the stream has ended"))
@@ -161,9 +161,7 @@ class Decoding:
         raise self._problem(error) from error
 
     def _mute(self) -> StreamSilent:
-        return StreamSilent(
-            f"{self._name}: nothing came for {self._silent_seconds:g} s", remedy="check that it still sends"
-        )
+        return StreamSilent(f"{self._name}: no data for {self._silent_seconds:g} s", remedy="check that it still sends")
 
     def _decoded(self, packet: Packet[VideoStream] | None, now_seconds: float) -> Iterator[VideoFrame]:
         """Yield the pictures of a packet, unless damage hides them."""

@@ -89,10 +89,10 @@ def _require_host(spec: LiveSpec, interrupt: Interrupt, seconds: float) -> None:
     while thread.is_alive() and not interrupt.stopped and time.monotonic() < deadline:
         thread.join(_POLL_SECONDS)
     if thread.is_alive():
-        raise HostUnknown(f"{spec.name}: no answer to who {host!r} is", remedy="check the name server")
+        raise HostUnknown(f"{spec.name}: the name server does not answer for {host!r}", remedy="check the name server")
     if problems:
         raise HostUnknown(
-            f"{spec.name}: the host {host!r} is not known", remedy="check its name, or give its number"
+            f"{spec.name}: the host {host!r} is not known", remedy="check its name, or give its IP address"
         ) from problems[0]
 
 
@@ -202,7 +202,7 @@ def _problem(spec: LiveSpec, error: Exception, waited_seconds: float | None = No
             f"{name}: this FFmpeg does not know {spec.scheme}://", remedy="use another kind of address"
         )
     if isinstance(error, av.error.InvalidDataError):
-        return NotAMediaFile(f"{name}: what it sends is no video that FFmpeg knows", remedy="check the address")
+        return NotAMediaFile(f"{name}: it sends no video format that FFmpeg supports", remedy="check the address")
     return ConnectionFailed(
         f"{name}: {_REASONS.get(number or 0) or reason(error)}", remedy="check that the server runs"
     )

@@ -103,7 +103,7 @@ class LiveSource(OnePass):
         arrivals = self._connection.pictures()
         first = next(arrivals, None)
         if first is None:
-            raise NoFrames(f"{self._name}: ended before its first picture", remedy="check what it sends")
+            raise NoFrames(f"{self._name}: ended before its first picture", remedy="check that the source sends video")
         self._clock.restart()
         return arrivals, first
 
