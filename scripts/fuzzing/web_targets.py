@@ -104,7 +104,7 @@ def _open_requests(scratch: Path) -> Run:
     unexpected: list[Exception] = []
     streams = LiveStreams(Settings(), parts=RunnerParts(hub))
     access = make_access("127.0.0.1", token="secret-token")
-    serving = Serving(streams, access, AllowedSources(browser=False), Observer(hub))
+    serving = Serving(streams, access, AllowedSources(), Observer(hub))
     app = create_app(serving, unexpected.append)
 
     def run(data: bytes) -> str:
