@@ -14,34 +14,22 @@ import torch
 import tests.test_pipeline
 import tests.test_pipeline_meaning
 from arr_stream.config import Settings
-from arr_stream.errors import BackendUnavailable
-from arr_stream.evaluation.coverage import score_cells
-from arr_stream.evaluation.davis import tight_box
-from arr_stream.evaluation.truth import load_truth
 from arr_stream.gpu.device import TorchDevice
-from arr_stream.gpu.graphs import Captured, Constants, flatten, unflatten
-from arr_stream.gpu.region import DeviceRegion
+from arr_stream.gpu.graphs import Constants, flatten, unflatten
 from arr_stream.keyframes.base import TextFinding
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
-from arr_stream.motion import make_flow
-from arr_stream.motion.anchor import RegionTracker
-from arr_stream.motion.flow import Flow, FlowInput
+from arr_stream.motion.flow import Flow
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
-from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, parse_text
-from arr_stream.sources import open_source
 from arr_stream.stream import Models
-from arr_stream.texture.pictures import Pictures
-from arr_stream.types import ByteArray, Frame, Grid, TextRegion
-from tests.scenes import LONG_REGION, background, long_scene, moving_square, square_cells
+from arr_stream.types import ByteArray, Frame, TextRegion
+from tests.scenes import LONG_REGION, background, long_scene, moving_square
 from tests.test_pipeline import *  # noqa: F403 - the same tests, on the other loop
 from tests.test_pipeline_meaning import *  # noqa: F403
 
-CPU = torch.device("cpu")
-SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
 SQUARE = (100, 120, 80, 80)
 # The ordinary loop's flow, so that a difference is the loop's own.
 SHARED_FLOW = {"motion.flow": "dis"}
@@ -191,26 +179,7 @@ def test_settings_mean_the_same(changes: dict[str, object]) -> None:
     assert np.mean(overlaps) >= 0.92
 
 
-def test_a_budget_over_time_is_spent_alike() -> None:
-    host, device = _both(())
-    for pipeline in (host, device):
-        pipeline.configure(SETTINGS.with_values({"selection.per_second": 150.0}))
-    steps = [(host.step(frame), device.step(frame)) for frame in _scene(40)]
-    tokens = np.array([[len(each) for each in pair] for pair in steps])
-    assert (tokens[0] == 30).all() and (tokens[1:] == 0).any(axis=0).all() and (tokens[1:].sum(axis=0) > 30).all()
-    assert np.abs(np.diff(tokens.cumsum(axis=0))).max() <= 3
-
-
-PARTS_OF_SCORES = [
-    "information",
-    "text",
-    "saliency",
-    "motion",
-    "figure",
-    "fovea",
-    "commitment",
-    "stay",
-]
+PARTS_OF_SCORES = ["information", "text", "saliency", "motion", "figure", "fovea", "commitment", "stay"]
 
 
 def _scored_by(part: str) -> Settings:
@@ -233,67 +202,6 @@ def test_what_moves_and_what_is_written_count_the_same(part: str, cascade: str) 
     assert max(differences) < 0.002
     # On the first frame nothing is known to move; what is written is read on it.
     assert highest[-1] > 0.2 and (highest[0] > 0.2) == (part == "text")
-
-
-def test_text_goes_with_what_it_is_written_on() -> None:
-    # The provider always finds it in the same place: it is to be asked once.
-    once = {"keyframes.interval": 100, "keyframes.min_confidence": 0.0, "keyframes.text": "rapidocr"}
-    device = on_device(_scored_by("text").with_values(once), _provider())
-    scenery = background((384, 580))
-    centres = []
-    for index in range(13):
-        frame = Frame(index, index / 30, np.ascontiguousarray(scenery[:, 60 - 5 * index : 572 - 5 * index]))
-        weight = device.step(frame).relevance.sum(axis=0)
-        centres.append((weight @ np.arange(len(weight))) / weight.sum())
-    # Twelve steps of five pixels to the right; a cell has 32.
-    assert centres[-1] - centres[0] == pytest.approx(60 / 32, abs=0.2)
-
-
-@pytest.mark.parametrize("flow", ["dis", "torch"])
-def test_what_moves_is_chosen_without_a_query(flow: str) -> None:
-    changes = {"motion.flow": flow, "selection.budget": "8"}
-    device = on_device(_scored_by("figure").with_values(changes), _provider())
-    within = []
-    for frame in _scene(8):
-        patches = device.step(frame)
-        covered = square_cells(frame, start_xy=SQUARE[:2], step_xy=(5, 2), side=SQUARE[2])
-        within.append(np.mean([cell in covered for cell in zip(patches.rows, patches.columns, strict=True)]))
-    assert np.mean(within[2:]) >= 0.9
-
-
-@pytest.mark.parametrize("hw", [(384, 512), (256, 320)])
-def test_what_moved_is_forgotten_at_a_cut_and_at_a_change_of_size(hw: tuple[int, int]) -> None:
-    device = on_device(_scored_by("figure"), _provider())
-    moving = [device.step(frame).relevance.max() for frame in _scene(5)]
-    still = np.ascontiguousarray(255 - _scene(1)[0].rgb[: hw[0], : hw[1]])
-    after = [device.step(Frame(5 + at, (5 + at) / 30, still)).relevance.max() for at in range(3)]
-    assert moving[-1] > 0.3 and max(after) < 1e-4
-
-
-def test_the_figure_is_the_same_from_the_same_frames() -> None:
-    rng = np.random.default_rng(3)
-    grid = Grid.for_size((320, 224))
-    eighth = grid.rows * 4, grid.columns * 4
-    host, device = Figure.nothing(np.zeros(0), eighth), Figure.nothing(torch.zeros(0), eighth)
-    expected = np.zeros(0)
-    for _ in range(6):
-        rgb = rng.integers(0, 256, (*eighth, 3)).astype(np.uint8)
-        rgb[8:16, 8:20] = (200, 40, 30)
-        detail = rng.integers(0, 256, (grid.rows * 8, grid.columns * 8)).astype(np.uint8)
-        motion = np.zeros(eighth, np.float32)
-        motion[8:16, 8:20] = rng.random((8, 12))
-        offset_px = rng.normal(scale=2, size=(*eighth, 2)).astype(np.float32)
-        flow = Flow(offset_px, np.ones(eighth, np.float32), np.zeros(eighth, np.float32))
-        host, expected = see_figure(host, rgb, detail, motion, flow)
-        there = torch.from_numpy(rgb).permute(2, 0, 1).float(), torch.from_numpy(detail).float()
-        device, figure = see_figure(device, *there, torch.from_numpy(motion), on_tensors(flow))
-        assert figure.numpy() == pytest.approx(expected, abs=2e-3)
-        assert device.motion.numpy() == pytest.approx(host.motion, abs=2e-3)
-    assert expected.max() > 0.2
-
-
-def on_tensors(flow: Flow) -> Flow:
-    return Flow(*(torch.from_numpy(plane) for plane in (flow.offset_px, flow.confidence, flow.residual)))
 
 
 def test_nothing_is_carried_over_a_cut() -> None:
@@ -342,73 +250,6 @@ def test_a_texture_stays_as_it_was() -> None:
     assert held[0].texture.dense()[0].max() > 0.5
 
 
-def test_little_comes_back() -> None:
-    device = TorchDevice("cpu")
-    patches = Pipeline(_with_torch_flow(), _provider(), QUERIES["several"], device=device).step(_scene(1)[0])
-    # Eight numbers a cell on a first frame, one a query, and one.
-    assert device.fetched_bytes == 4 * (8 * patches.grid.cells + 3 + 1) < 0.02 * _scene(1)[0].rgb.nbytes
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_gpu_is_named() -> None:
-    with pytest.raises(BackendUnavailable, match="no NVIDIA GPU"):
-        TorchDevice("cuda")
-
-
-@pytest.mark.parametrize(("name", "thing"), [("street", "car"), ("pan_zoom", None)])
-def test_coverage_on_footage_is_the_same(name: str, thing: str | None) -> None:
-    truth = load_truth(SAMPLES / f"{name}.truth.npz")
-    object_id = truth.object_id(thing) if thing in truth.object_names else 1
-    masks = truth.masks(object_id)
-    first = int(masks.any(axis=(1, 2)).argmax())
-    region = RegionQuery(tight_box(masks[first]), 0.0)
-    settings = SETTINGS.with_values({"selection.budget": "10%"})
-    with open_source(SAMPLES / f"{name}.mp4", max_frames=first + 16) as source:
-        frames = [dataclasses.replace(frame, index=at) for at, frame in enumerate(list(source.frames())[first:])]
-    coverage = [
-        np.mean([_coverage(pipeline.step(frame), masks[first + frame.index]) for frame in frames])
-        for pipeline in _both((region,), settings)
-    ]
-    assert coverage[0] > 0.5
-    assert coverage[1] == pytest.approx(coverage[0], abs=0.02)
-
-
-def _coverage(patches: PatchSet, mask: np.ndarray) -> float:
-    return score_cells(mask, patches.cells_xyxy, patches.grid.cell_px)[0]
-
-
-@pytest.mark.parametrize("exact", [False, True])
-def test_a_region_is_followed_as_on_the_host_and_found_again_after_a_cut(exact: bool) -> None:
-    frames = _scene(12)
-    grid = Grid.for_size(frames[0].size_wh)
-    tracker, search = RegionTracker(), make_flow("dis")
-    region: DeviceRegion | None = None
-    previous, quarter = None, np.zeros(0)
-    for frame in frames:
-        pictures = Pictures(frame, grid)
-        quarter, present = pictures.quarter, FlowInput(pictures.grey, frame)
-        rgb = torch.from_numpy(quarter).permute(2, 0, 1).float()
-        if region is None or previous is None:
-            box = np.zeros(quarter.shape[:2], np.float32)
-            box[28:53, 23:48] = 1
-            expected = tracker.start(quarter, box, exact=exact)
-            region = DeviceRegion.learned(tracker, CPU)
-        elif frame.index == 8:
-            expected, region = tracker.step(quarter, None), region.follow(rgb, None)
-        else:
-            flow = search.estimate(previous, present)
-            expected = tracker.step(quarter, flow)
-            region = region.follow(rgb, on_tensors(flow))
-        previous = present
-        found = region.relevance().numpy()
-        assert np.abs(found - expected).mean() < 2e-3
-        assert ((found > 0.5) != (expected > 0.5)).mean() < 2e-3 and (found > 0.5).any()
-    # Something else altogether: it is not there any more, and says so.
-    assert region is not None
-    gone = region.follow(torch.from_numpy(255 - quarter).permute(2, 0, 1).float(), None)
-    assert gone.posterior.max() == 0 and gone.relevance().max() == 0
-
-
 def test_values_come_apart_and_together_again() -> None:
     trail = Flow(torch.rand(2, 3, 2), torch.rand(2, 3), torch.rand(2, 3))
     value = ({"a": trail, "b": (None, 3)}, parse_text("red"), torch.arange(3))
@@ -437,13 +278,6 @@ def test_constants_are_what_nobody_made() -> None:
     assert len(constants.found) == 2
 
 
-def test_without_a_gpu_a_step_is_called_as_it_is() -> None:
-    calls = []
-    step = Captured(lambda value: calls.append(value) or value, CPU)
-    value = torch.rand(3)
-    assert step(value) is value and step(value) is value and len(calls) == 2 and step.captures == 0
-
-
 NEVER_WAITS = """
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -468,7 +302,7 @@ from arr_stream.relevance.kinds.text import TextTask
 from arr_stream.relevance.query_scorers import answer_queries
 from arr_stream.texture.array import Plane
 from arr_stream.texture.pixels import cell_difference
-from arr_stream.texture.visual import look_at, picture_channels
+from arr_stream.texture.visual import frame_features, picture_channels
 from arr_stream.types import Grid
 
 GRID = Grid.for_size((310, 200))
@@ -488,8 +322,8 @@ class Crossings(TorchDispatchMode):
 
 def frame(device):
     rgb = torch.zeros((200, 310, 3), dtype=torch.uint8, device=device)
-    look = look_at(rgb, None, GRID)
-    look = look_at(rgb, look.colours, GRID)
+    look = frame_features(rgb, None, GRID)
+    look = frame_features(rgb, look.colours, GRID)
     flow = estimate(look.grey, look.grey, EIGHTH, "PRESET")
     way = Flow.still(EIGHTH, rgb)
     moved = carried(Carried(torch.zeros((4, *EIGHTH), device=device), (way, way)), flow)
@@ -552,24 +386,6 @@ def test_a_gpu_chooses_the_same_cells(asked: str) -> None:
         assert np.abs(one.relevance - other.relevance).mean() < 0.01
     assert np.mean(overlaps) >= 0.9 and np.mean(captured) >= 0.98
     assert devices[0].captures >= 3 and devices[1].captures == 0
-
-
-@needs_cuda
-def test_the_figure_is_learned_inside_a_graph() -> None:
-    hw, device = (28, 40), torch.device("cuda")
-    step = Captured(see_figure, device)
-    captured = plain = Figure.nothing(torch.zeros(1, device=device), hw)
-    still = Flow.still(hw, captured.motion)
-    for seed in range(5):
-        given = torch.Generator().manual_seed(seed)
-        eighth, detail, motion = (
-            (torch.rand(shape, generator=given) * most).to(device)
-            for shape, most in (((3, *hw), 255), ((56, 80), 1), (hw, 1))
-        )
-        captured, one = step(captured, eighth, detail, motion, still)
-        plain, other = see_figure(plain, eighth, detail, motion, still)
-        assert torch.allclose(one, other, atol=1e-3)
-    assert step.captures == 1 and not step.notices
 
 
 @needs_cuda

@@ -16,24 +16,15 @@ from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.history import HISTORY_CHANNELS, KEPT
 from arr_stream.motion.memory import TemporalCache, carried
-from arr_stream.motion.planes import boundaries, centroid_distance, cluster_size
-from arr_stream.texture import CHANNEL_INDEX, CHANNELS
-from arr_stream.texture.array import CELL_LEVEL, Plane, Texture
+from arr_stream.texture import CHANNEL_INDEX
+from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.texture.visual import frame_features, picture_channels
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Embedding, Grid
 from benchmarks.device.mips import dense_into, pyramid
 from benchmarks.scenes.shapes import make_scene
-from tests.textures import HEIGHT, WIDTH, random_texture
-
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")],
-    ),
-]
-NEAREST = [channel.index for channel in CHANNELS if channel.interpolation == "nearest"]
+from tests.device_checks import DEVICES
+from tests.textures import random_texture
 
 
 @pytest.fixture(autouse=True)
@@ -120,70 +111,9 @@ def test_all_channels_are_those_of_the_cpu(size_wh: tuple[int, int], device: str
         assert of_99[CHANNEL_INDEX[name]] < 0.03, name
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_before_the_first_keyframe(device: str) -> None:
-    here, there = both((320, 192), device, empty=True)
-    off = (there.dense().cpu() - here.dense()).abs().flatten(1)
-    assert off[CHANNEL_INDEX["cluster"]].max() == 0
-    assert off[16:].max() == 0
-    assert off[[CHANNEL_INDEX["centroid_distance"], CHANNEL_INDEX["cluster_size"]]].max() < 1e-6
-
-
-def test_what_nothing_asks_for_is_not_carried() -> None:
-    _, there = both((320, 192), "cpu")
-    there.mip(CELL_LEVEL, [CHANNEL_INDEX["saliency"], CHANNEL_INDEX["fixation"]])
-    for first in (13, 14, 15, 16, 17, 18):
-        assert not isinstance(there.planes[first], Plane)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_what_follows_from_regions_is_that_of_the_cpu(device: str) -> None:
-    labels = np.random.default_rng(0).integers(0, 5, (34, 47)).astype(np.int32)
-    there = torch.from_numpy(labels).to(device)
-    for make in (centroid_distance, cluster_size, boundaries):
-        np.testing.assert_allclose(make(there).cpu().numpy(), make(labels), atol=1e-6)
-
-
 def textures(device: str) -> list[Texture]:
     """From a frame, and with planes at every resolution; neither has all sides in whole ratios."""
     return [both((427, 239), device)[1], random_texture().to(device)]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("which", [0, 1])
-def test_dense_goes_into_what_is_there(which: int, device: str) -> None:
-    texture = textures(device)[which]
-    width, height = texture.texture_wh
-    out = torch.full((40, height, width), torch.nan, device=device)
-    dense_into(texture, out)
-    torch.testing.assert_close(out, texture.dense(), rtol=0, atol=2e-5)
-    assert torch.equal(out[NEAREST], texture.dense()[NEAREST])
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        torch.empty(40, HEIGHT, WIDTH + 1),
-        torch.empty(39, HEIGHT, WIDTH),
-        torch.empty(40, HEIGHT, WIDTH, dtype=torch.float64),
-        torch.empty(40, WIDTH, HEIGHT).mT,
-    ],
-    ids=["size", "channels", "dtype", "layout"],
-)
-def test_dense_refuses_what_it_cannot_fill(out: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=r"contiguous float32 \[40, 96, 128\]"):
-        dense_into(random_texture(), out)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_pyramid_is_made_of_mip_levels(device: str) -> None:
-    texture = random_texture(1).to(device)
-    levels = pyramid(texture.dense())
-    assert len(levels) == CELL_LEVEL + 1
-    for level, made in enumerate(levels):
-        truth = texture.mip(level)
-        torch.testing.assert_close(made, truth, rtol=0, atol=2e-5)
-        assert torch.equal(made[NEAREST], truth[NEAREST])
 
 
 class NoWaiting(TorchDispatchMode):
@@ -210,21 +140,6 @@ class NoWaiting(TorchDispatchMode):
             # A mask becomes indices, whose number is not known before.
             assert all(index is None or index.dtype != torch.bool for index in arguments[1])
         return op(*arguments, **(options or {}))
-
-
-@pytest.mark.parametrize(
-    "waits",
-    [
-        lambda values: values.max().item(),
-        lambda values: values[values > 0],
-        lambda values: values.unique(),
-        lambda values: values + torch.tensor([1.0]),
-    ],
-    ids=["value", "mask", "unique", "constant"],
-)
-def test_waiting_is_seen(waits: Callable[[torch.Tensor], object]) -> None:
-    with NoWaiting(), pytest.raises(AssertionError):
-        waits(torch.arange(4.0))
 
 
 def test_nothing_reads_a_value_back() -> None:

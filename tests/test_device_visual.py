@@ -14,19 +14,13 @@ from hypothesis import strategies as st
 
 from arr_stream.gpu.visual import nearest_distance
 from arr_stream.texture.pictures import Pictures, full_picture
-from arr_stream.texture.pixels import picture_planes, reduced
+from arr_stream.texture.pixels import picture_planes
 from arr_stream.texture.visual import edge_distance, high_pass, low_pass, polar_edges, saliency
 from arr_stream.types import ByteArray, Frame, Grid
 from benchmarks.scenes.shapes import make_scene
+from tests.device_checks import DEVICES
 from tests.scenes import background, moving_square
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")],
-    ),
-]
 REDUCED = ("half", "grey", "quarter", "quarter_grey", "eighth", "eighth_grey")
 
 
@@ -89,32 +83,6 @@ def test_a_frame_larger_than_the_texture_is_brought_down_to_it(max_pixels: int, 
     assert differences(there.eighth, as_planes(here.eighth)).mean() < 0.2
 
 
-def test_reduced_pictures_hold_whole_numbers() -> None:
-    _, there = both(PICTURES["odd"], "cpu")
-    for name in REDUCED:
-        picture = getattr(there, name)
-        assert torch.equal(picture, picture.round())
-        assert picture.min() >= 0
-        assert picture.max() <= 255
-
-
-def test_reduction_by_a_fraction_keeps_the_mean() -> None:
-    generator = torch.Generator().manual_seed(0)
-    planes = torch.randint(0, 256, (3, 310, 470), generator=generator)
-    smaller = reduced(planes, (96, 64))
-    # Means of two by two are rounded up.
-    assert abs(smaller.mean().item() - planes.float().mean().item()) < 0.15
-    even = torch.full((3, 310, 470), 77)
-    assert torch.equal(reduced(even, (96, 64)), torch.full((3, 64, 96), 77.0))
-
-
-def test_other_pictures_are_refused() -> None:
-    with pytest.raises(ValueError, match="uint8"):
-        Pictures(torch.zeros(4, 4, 3), Grid.for_size((4, 4)))
-    with pytest.raises(ValueError, match=r"\[3, 4, 4\]"):
-        Pictures(torch.zeros(3, 4, 4, dtype=torch.uint8), Grid.for_size((4, 4)))
-
-
 MADE: dict[str, tuple[Callable[[Pictures], Any], float]] = {
     "high_pass": (lambda made: high_pass(made.grey), 255),
     "polar_edges": (lambda made: polar_edges(made.quarter_grey), 255),
@@ -152,13 +120,6 @@ def test_visual_channels_are_those_of_the_cpu(name: str, plane: str, device: str
     assert np.percentile(off, 99) <= of_99 + 1e-6
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", EXACT)
-def test_distance_is_within_a_twentieth_of_the_chamfers_that_the_cpu_takes(name: str, device: str) -> None:
-    here, there = (edge_distance(polar_edges(made.quarter_grey)) for made in both(PICTURES[name], device))
-    assert (differences(there, here) <= 0.05 * here + 1e-4).all()
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([0.0, 0.01, 0.1, 0.6]), st.integers(0, 1 << 30))
 def test_distances_are_to_the_nearest_edge(height: int, width: int, share: float, seed: int) -> None:
@@ -169,31 +130,6 @@ def test_distances_are_to_the_nearest_edge(height: int, width: int, share: float
     y, x = np.mgrid[:height, :width]
     true = np.sqrt((y[..., None] - rows) ** 2 + (x[..., None] - columns) ** 2).min(axis=2)
     np.testing.assert_allclose(nearest_distance(torch.from_numpy(edges)).numpy(), true, atol=1e-4)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_distances_of_a_large_picture_are_tried_in_parts(device: str) -> None:
-    edges = torch.zeros(500, 900, dtype=torch.bool, device=device)
-    edges[0, 0] = edges[499, 899] = True
-    found = nearest_distance(edges).cpu()
-    assert found[0, 300] == 300 and found[499, 500] == 399 and found[400, 300] == 500
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_picture_without_edges_is_far_from_them(device: str) -> None:
-    for grey in (np.full((24, 32), 90, np.uint8), torch.full((24, 32), 90.0, device=device)):
-        assert edge_distance(polar_edges(grey)).min() == 255
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_edges_have_two_polarities(device: str) -> None:
-    grey = torch.zeros(20, 30, device=device)
-    grey[:, 10:20] = 200
-    rising, falling = polar_edges(grey).cpu()
-    assert rising[5, 9:11].tolist() == [255, 255]
-    assert falling[5, 19:21].tolist() == [255, 255]
-    assert rising[:, 15:].sum() == 0
-    assert falling[:, :15].sum() == 0
 
 
 @pytest.mark.cuda

@@ -10,16 +10,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from arr_stream.gpu.flow import estimate
 from arr_stream.motion.camera import camera_flow, independent_motion, visible_structure
 from arr_stream.motion.carry import carry, compose
 from arr_stream.motion.flow import Flow, checked_flow
-from arr_stream.motion.torch_flow import TorchFlow
 from arr_stream.types import ByteArray
-from tests.contracts.test_flow import flow_input, texture
+from tests.contracts.test_flow import texture
 from tests.device_checks import DEVICES, OnDeviceOnly
 
 SIZES = [(90, 120), (31, 47), (2, 40), (64, 3)]
@@ -45,36 +42,6 @@ def on(device: str, flow: Flow) -> Flow:
 
 @everywhere
 @sized
-def test_there_and_back(hw: tuple[int, int], device: str) -> None:
-    flow = smooth_flow(hw)
-    back = on(device, flow).to_numpy()
-    for name in ("offset_px", "confidence", "residual"):
-        assert np.array_equal(getattr(back, name), getattr(flow, name))
-
-
-def test_shapes_are_checked() -> None:
-    plane, offset_px = torch.zeros(4, 6), torch.zeros(4, 6, 2)
-    with pytest.raises(ValueError, match=r"\[h, w, 2\]"):
-        Flow(torch.zeros(2, 4, 6), plane, plane)
-    with pytest.raises(ValueError, match="residual must be"):
-        Flow(offset_px, plane, plane.T)
-    with pytest.raises(ValueError, match="float32"):
-        Flow(offset_px.double(), plane, plane)
-    with pytest.raises(ValueError, match="confidence must lie"):
-        Flow(offset_px, plane + 2, plane).to_numpy()
-
-
-@everywhere
-@sized
-def test_resized(hw: tuple[int, int], device: str) -> None:
-    flow = smooth_flow(hw)
-    ours, theirs = on(device, flow).resized((50, 70)).to_numpy(), flow.resized((50, 70))
-    assert np.abs(ours.offset_px - theirs.offset_px).max() < 1e-4
-    assert np.abs(ours.confidence - theirs.confidence).max() < 1e-4
-
-
-@everywhere
-@sized
 @pytest.mark.parametrize("outside", [None, 0.0, -1.0])
 @pytest.mark.parametrize(("channels", "tolerance"), [(3, 1e-4), (7, 0.05)])
 def test_planes_are_carried(
@@ -96,23 +63,6 @@ def test_ids_are_carried(device: str, dtype: type) -> None:
     assert (ours.cpu().numpy() == carry(ids, flow, nearest=True, outside=0)).mean() > 0.999
 
 
-def test_ids_are_not_blended() -> None:
-    flow = Flow.still((4, 4), torch.zeros(1))
-    with pytest.raises(ValueError, match="nearest=True"):
-        carry(torch.zeros(4, 4, dtype=torch.int32), flow)
-    with pytest.raises(ValueError, match="not empty"):
-        carry(torch.zeros(1, 1, 4, 4), flow)
-
-
-@everywhere
-def test_the_identity_changes_nothing(device: str) -> None:
-    values = torch.rand(5, 33, 47, device=device)
-    still = Flow.still((33, 47), values)
-    assert torch.allclose(carry(values, still), values, atol=1e-5)
-    flow = on(device, smooth_flow((33, 47)))
-    assert torch.allclose(compose(still, flow).offset_px, flow.offset_px, atol=1e-5)
-
-
 @everywhere
 @sized
 def test_flows_are_composed(hw: tuple[int, int], device: str) -> None:
@@ -123,12 +73,6 @@ def test_flows_are_composed(hw: tuple[int, int], device: str) -> None:
     # Whether a path ends just inside or just outside hangs on 1/32 px.
     assert (np.abs(ours.confidence - theirs.confidence) < 1e-4).mean() > 0.98
     assert np.array_equal(ours.residual, theirs.residual)
-
-
-def test_flows_of_two_rasters_are_composed() -> None:
-    older, newer = smooth_flow((24, 32), seed=1), smooth_flow((48, 64), seed=2)
-    ours = compose(on("cpu", older), on("cpu", newer)).to_numpy()
-    assert np.abs(ours.offset_px - compose(older, newer).offset_px).max() < 0.1
 
 
 @everywhere
@@ -162,33 +106,10 @@ def test_camera(hw: tuple[int, int], device: str, step: int) -> None:
     # Across a raster of few columns nothing but the ridge decides, where rounding shows.
     assert np.abs(ours.cpu().numpy() - theirs).max() < (2e-3 if min(hw) > 8 else 2e-2)
     grey = np.random.default_rng(3).integers(0, 40, hw).astype(np.uint8)
-    structure, theirs_seen = (
-        visible_structure(torch.from_numpy(grey).float().to(device)),
-        visible_structure(grey),
-    )
+    structure, theirs_seen = (visible_structure(torch.from_numpy(grey).float().to(device)), visible_structure(grey))
     assert np.abs(structure.cpu().numpy() - theirs_seen).max() < 1e-5
     motion = independent_motion(given_px, torch.from_numpy(theirs).to(device), structure).cpu().numpy()
     assert np.abs(motion - independent_motion(offset_px, theirs, theirs_seen)).max() < 1e-4
-
-
-@given(st.integers(1, 24), st.integers(1, 24), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
-def test_a_plain_camera_is_found_exactly(height: int, width: int, seed: int) -> None:
-    shift = torch.from_numpy(np.random.default_rng(seed).uniform(-9, 9, 2).astype(np.float32))
-    offset_px = shift.expand(height, width, 2)
-    found = camera_flow(offset_px, torch.ones(height, width), step=1)
-    assert (found - offset_px).abs().max() < 0.01
-    assert independent_motion(offset_px, found, torch.ones(height, width)).max() < 0.01
-
-
-@everywhere
-def test_the_estimate_is_the_estimators(device: str) -> None:
-    previous, present = flow_input(texture(240, 320)), flow_input(texture(260, 340)[4:244, 9:329])
-    theirs = TorchFlow("fast", raster_divisor=4).estimate(previous, present)
-    pictures = (torch.from_numpy(given.grey).float().to(device) for given in (previous, present))
-    ours = estimate(*pictures, theirs.hw, "fast").to_numpy()
-    assert np.abs(ours.offset_px - theirs.offset_px).mean() < 0.01
-    assert np.abs(ours.confidence - theirs.confidence).mean() < 0.02
 
 
 def test_nothing_waits_for_the_device() -> None:
@@ -202,10 +123,3 @@ def test_nothing_waits_for_the_device() -> None:
         carry(picture, flow, outside=0.5)
         carry(labels, flow, nearest=True, outside=-1)
     assert guard.operations > 0
-
-
-def test_the_guard_sees_what_waits() -> None:
-    values = torch.rand(4)
-    for wait in (lambda: values.sum().item(), lambda: values[values > 0.5], lambda: bool(values.any())):
-        with pytest.raises(AssertionError, match="waits"), OnDeviceOnly():
-            wait()

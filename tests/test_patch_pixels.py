@@ -67,11 +67,6 @@ def test_a_list_of_patch_sets_keeps_no_frames(clip: Path) -> None:
     assert pickle.loads(pickle.dumps(kept[3].without_texture())).index == 3
 
 
-def test_frames_that_are_kept_stay(clip: Path) -> None:
-    kept = [(patches, patches.frame) for patches in arr_stream.open(clip, settings=QUICK)]
-    assert all(patches.frame is frame and frame.index == patches.index for patches, frame in kept)
-
-
 @pytest.mark.parametrize("source", [0, "0", "camera:0", "lavfi:testsrc2", "rtsp://10.0.0.1/stream"])
 def test_live_sources_are_refused_with_the_call_that_reads_them(source: str | int) -> None:
     with pytest.raises(NotAMediaFile, match=r"arr_stream\.live\.stream\.LiveStream"):

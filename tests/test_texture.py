@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from arr_stream.texture import CHANNEL_INDEX, CHANNELS, EMBEDDING
 from arr_stream.texture.array import CELL_LEVEL, Plane, Texture
 from arr_stream.types import Grid
+from tests.device_checks import DEVICES
 from tests.textures import HEIGHT, WIDTH, random_texture
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")],
-    ),
-]
 LINEAR = [c.index for c in CHANNELS if c.interpolation == "linear"]
 
 
@@ -76,12 +70,6 @@ def test_cells_on_the_host_are_means_of_the_dense_tensor(texture_wh: tuple[int, 
     np.testing.assert_array_equal(backwards, cells[::-1])
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_devices_agree(device: str) -> None:
-    here = random_texture(2)
-    torch.testing.assert_close(here.to(device).dense().cpu(), here.dense(), rtol=0, atol=2e-5)
-
-
 @pytest.mark.parametrize("level", range(CELL_LEVEL + 1))
 def test_ids_are_never_mixed(level: int) -> None:
     texture = random_texture(3)
@@ -96,33 +84,6 @@ def test_points_outside_read_the_nearest_pixel(x: float, y: float, level: int) -
     inside = [min(max(x, 0), WIDTH - 1e-3), min(max(y, 0), HEIGHT - 1e-3)]
     near, far = texture.sample(torch.tensor([inside, [x, y]], dtype=torch.float64), level)
     torch.testing.assert_close(near, far)
-
-
-def test_planes_are_made_when_first_read_and_once() -> None:
-    made = []
-
-    class Lazy:
-        def made(self) -> Plane:
-            made.append(1)
-            return Plane(16, torch.zeros(1, 24, 32))
-
-    eager = random_texture()
-    texture = Texture((WIDTH, HEIGHT), {**eager.planes, 16: Lazy()})
-    texture.mip(CELL_LEVEL, [CHANNEL_INDEX["red"]])
-    assert not made
-    texture.dense()
-    texture.plane("text")
-    assert made == [1]
-
-
-def test_sizes_must_be_whole_cells() -> None:
-    with pytest.raises(ValueError, match="whole cells"):
-        Texture((100, 96), {})
-
-
-def test_levels_beyond_a_cell_are_refused() -> None:
-    with pytest.raises(ValueError, match="0 to 5"):
-        random_texture().mip(6)
 
 
 @given(st.tuples(st.integers(1, 9000), st.integers(1, 9000)), st.integers(1024, 1 << 22))

@@ -8,18 +8,15 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.davis import truth_sequence
 from arr_stream.evaluation.truth import load_truth
-from arr_stream.motion import make_flow, torch_flow
+from arr_stream.motion import make_flow
 from arr_stream.motion.flow import FlowInput, resize_offsets
-from arr_stream.motion.torch_flow import PRESETS, TorchFlow, differences, flow_px, median3, resize_flow
+from arr_stream.motion.torch_flow import PRESETS, flow_px
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame, Grid
-from tests.contracts.test_flow import flow_input, texture
+from tests.contracts.test_flow import texture
 from tests.device_checks import DEVICES, OnDeviceOnly
 
 BackwardFlow = tuple[FloatArray, BoolArray]
@@ -42,35 +39,6 @@ def moved(height: int, width: int, shift_xy: tuple[int, int]) -> tuple[torch.Ten
     )
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1000))
-@settings(max_examples=40, deadline=None)
-def test_median_of_nine(height: int, width: int, seed: int) -> None:
-    plane = np.random.default_rng(seed).normal(size=(2, height, width)).astype(np.float32)
-    padded = np.pad(plane, ((0, 0), (1, 1), (1, 1)), mode="edge")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
-    found = median3(torch.from_numpy(plane)[None])[0].numpy()
-    assert np.array_equal(found, np.median(windows.reshape(2, height, width, 9), axis=3))
-
-
-@pytest.mark.parametrize("radius_px", [1, 2, 4])
-def test_differences_of_all_windows(radius_px: int) -> None:
-    side = 2 * radius_px + 1
-    there, here = torch.rand(3, 7 + side - 1, 5 + side - 1), torch.rand(3, 7, 5)
-    one, other = (differences(there, here, radius_px, at_once=how) for how in (True, False))
-    assert one.shape == (side * side, 7, 5)
-    assert torch.allclose(one, other, atol=1e-6)
-    # The displacement (dx, dy) = (1, -1) compares with the window one right of and one above the middle.
-    number = (radius_px - 1) * side + radius_px + 1
-    window = there[:, radius_px - 1 : radius_px + 6, radius_px + 1 : radius_px + 6]
-    assert torch.allclose(one[number], (window - here).abs().sum(0), atol=1e-6)
-
-
-def test_resized_flow_is_in_pixels_of_its_raster() -> None:
-    flow = torch.tensor([3.0, -2.0])[None, :, None, None].expand(1, 2, 6, 8)
-    resized = resize_flow(flow, (12, 32))[0]
-    assert torch.allclose(resized[0], torch.tensor(12.0)) and torch.allclose(resized[1], torch.tensor(-4.0))
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
@@ -88,15 +56,6 @@ def test_shifts_on_any_size(preset: str, device: str, hw: tuple[int, int], shift
     assert error_px.median() < 0.15 * coarse and error_px.quantile(0.9) < 0.6 * coarse
 
 
-def test_result_on_another_raster() -> None:
-    previous, present = moved(256, 256, (8, 4))
-    whole, quarter = flow_px(previous, present, "fast"), flow_px(previous, present, "fast", (64, 64))
-    assert quarter.shape == (64, 64, 2)
-    inner = quarter[16:-16, 16:-16].reshape(-1, 2).median(0).values
-    assert torch.allclose(inner, torch.tensor([-2.0, -1.0]), atol=0.05)
-    assert torch.allclose(whole[64:-64, 64:-64].reshape(-1, 2).median(0).values, inner * 4, atol=0.1)
-
-
 def test_a_subpixel_shift() -> None:
     world = texture(300, 400)
     moved_by = np.array([[1, 0, 1.4], [0, 1, -0.6]])
@@ -104,13 +63,6 @@ def test_a_subpixel_shift() -> None:
     previous, present = (torch.from_numpy(p[20:-20, 20:-20].copy()).float() for p in pair)
     found = flow_px(previous, present, "medium")[20:-20, 20:-20].reshape(-1, 2)
     assert torch.allclose(found.median(0).values, torch.tensor([-1.4, 0.6]), atol=0.05)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("hw", [(1, 1), (8, 8), (16, 300), (300, 8)])
-def test_the_same_picture_stays(preset: str, hw: tuple[int, int]) -> None:
-    picture = grey(*hw)
-    assert flow_px(picture, picture, preset).abs().max() < 0.05
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -123,40 +75,6 @@ def test_nothing_waits_for_the_device(preset: str) -> None:
             flow_px(previous, present, preset, (64, 64))
         counts.append(guard.operations)
     assert counts[0] == counts[1], "the operations may not depend on what is in the pictures"
-
-
-def test_each_preset_costs_more_than_the_one_before() -> None:
-    previous, present = moved(512, 512, (3, 1))
-    pixels = []
-    for preset in PRESETS.values():
-        levels = torch_flow.pyramid(torch.stack([previous, present])[:, None], preset)
-        side = 2 * preset.radius_px + 1
-        pixels.append(sum(level[0].numel() for level in levels) * (side**2 + preset.warps * preset.rounds))
-    assert pixels[0] * 2 < pixels[1] and pixels[1] * 2 < pixels[2]
-
-
-def test_refusals() -> None:
-    with pytest.raises(InvalidSetting, match="ultrafast, fast, medium"):
-        flow_px(grey(32, 32), grey(32, 32), "slow")
-    with pytest.raises(ValueError, match="differ in size"):
-        flow_px(grey(32, 32), grey(32, 33))
-    with pytest.raises(InvalidSetting, match="whole number"):
-        TorchFlow(raster_divisor=0)
-
-
-@pytest.mark.parametrize("divisor", [1, 2, 4])
-def test_the_estimator_returns_its_raster(divisor: int) -> None:
-    flow = TorchFlow(raster_divisor=divisor).estimate(flow_input(texture(128, 192)), flow_input(texture(128, 192)))
-    assert flow.hw == (64 // divisor, 96 // divisor)
-
-
-def test_a_reduced_search_keeps_the_raster_and_finds_the_shift() -> None:
-    world = texture(260, 340)
-    estimator = TorchFlow("fast", raster_divisor=2)
-    estimator.reduction = 2
-    flow = estimator.estimate(flow_input(world[8:248, 8:328]), flow_input(world[4:244, :320]))
-    assert flow.hw == (60, 80)
-    assert np.abs(np.median(flow.offset_px.reshape(-1, 2), axis=0) - np.float32([-2, -1])).max() < 0.1
 
 
 def _endpoint_error_px(name: str, previous: ByteArray, present: ByteArray, truth: BackwardFlow) -> float:
