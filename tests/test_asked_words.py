@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_stream.config import ScoringSettings, Settings
+from arr_stream.config import Settings
 from arr_stream.keyframes.base import KeyframeInput, TextFinding
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.keyframes.text.regions import finding
 from arr_stream.pipeline import Pipeline
-from arr_stream.relevance.balance import balance_tensions
 from arr_stream.relevance.query import parse_text
-from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample
 from arr_stream.types import Frame, TextRegion
 
 WH = (384, 256)
@@ -43,26 +41,3 @@ def _chosen(query: str, tokens: int) -> list[tuple[int, int]]:
 def test_a_cell_full_of_words_comes_before_one_with_a_line_and_before_an_end(query: str) -> None:
     assert _chosen(query, 2) == [(5, 8), (2, 3)]
     assert (5, 9) in _chosen(query, 5)
-
-
-def test_what_moves_settles_a_colour_but_not_where_words_are() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.random((50, len(CHANNEL_NAMES))).astype(np.float32)
-    values[:, [CHANNEL_NAMES.index(name) for name in ("attention", "attention_history")]] = 0
-    relevance, figure = rng.random((2, 50)).astype(np.float32)
-    words = np.arange(50) % 2
-    weights = ScoringSettings()
-    by_question = balance_tensions(Sample(values, relevance, figure, 1.0, words.astype(np.float32)), 1.0, weights)
-    share = by_question.by_scorer[2] / relevance
-    assert np.allclose(share[words == 1], weights.commitment)
-    assert np.ptp(share[words == 0]) > 0.1
-
-
-def test_the_more_surely_something_moves_the_more_that_settles() -> None:
-    values = np.zeros((2, len(CHANNEL_NAMES)), np.float32)
-    relevance, figure = np.array([1, 0.8], np.float32), np.array([0, 1], np.float32)
-    still, moving = (
-        balance_tensions(Sample(values, relevance, figure * moved, moved), 1.0, ScoringSettings()).by_scorer[2]
-        for moved in (0.0, 1.0)
-    )
-    assert still[0] > still[1] and moving[0] == 0 < moving[1]

@@ -60,15 +60,6 @@ def test_coarse_and_finer_cells_stand_where_they_stand_here() -> None:
     np.testing.assert_array_equal(read.extents, here.extents)
 
 
-def test_the_same_cells_make_the_same_bytes_and_other_places_others() -> None:
-    one = cells_of((6, 8), 5)
-    assert one.png() == cells_of((6, 8), 5).png()
-    moved = CarriedCells(one.grid_hw, one.rows, one.columns[::-1].copy(), one.level, one.quarter, one.pictures)
-    larger = CarriedCells((6, 9), one.rows, one.columns, one.level, one.quarter, one.pictures)
-    pixels = [np.asarray(opened(each.png())).tobytes() for each in (one, moved, larger)]
-    assert len(set(pixels)) == 3
-
-
 def test_pictures_like_any_other_carry_nothing() -> None:
     rng = np.random.default_rng(0)
     for size in ((1, 1), (32, 32), (640, 360), (31, 64)):
@@ -95,15 +86,6 @@ def test_cells_that_cannot_be_are_refused_on_both_sides(changes: dict[str, Any],
         wrong.png()
     with pytest.raises(CarrierInvalid, match=says):
         carried(forged((6, 8), np.stack([wrong.rows, wrong.columns, wrong.level, wrong.quarter], axis=1)))
-
-
-@pytest.mark.parametrize(
-    ("grid_hw", "count", "says"),
-    [((0, 8), 1, "a grid of 0x8"), ((2000, 8), 1, "a grid of 2000x8"), ((6, 8), 0, "0 cells")],
-)
-def test_grids_that_cannot_be_are_refused(grid_hw: tuple[int, int], count: int, says: str) -> None:
-    with pytest.raises(CarrierInvalid, match=says):
-        carried(forged(grid_hw, np.zeros((count, 4), np.int64)))
 
 
 def test_a_million_cells_are_refused_before_anything_is_made_of_them() -> None:

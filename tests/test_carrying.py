@@ -106,11 +106,7 @@ def test_what_was_asked_before_stays_the_same_bytes() -> None:
         viewer.close()
     before, after = (request["messages"][-1]["content"] for request in server.requests)
     assert json.dumps(after[: len(before) - 1]) == json.dumps(before[:-1])
-    assert [part["text"] for part in after if part["type"] == "text"] == [
-        "<0.2 seconds>",
-        "<1.2 seconds>",
-        "and now?",
-    ]
+    assert [part["text"] for part in after if part["type"] == "text"] == ["<0.2 seconds>", "<1.2 seconds>", "and now?"]
 
 
 def test_a_full_memory_is_rewritten_and_says_so() -> None:
@@ -137,20 +133,6 @@ def test_a_stock_server_gets_crops() -> None:
     assert shown(server.requests[0]) == [None] * len(shown(server.requests[0]))
 
 
-def test_a_server_that_is_not_there_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_stream.vlm.server.either._FIRST_PAUSE_SECONDS", 0.0)
-    with FakeServer(answers(), places=True) as there:
-        port = int(there.host.rpartition(":")[2])
-    viewer = viewer_of(f"http://127.0.0.1:{port}/v1")
-    show(viewer, 0)
-    with pytest.raises(ServerFailed, match="no connection"):
-        viewer.ask("what?")
-    with FakeServer(answers(), places=True, port=port) as there:
-        show(viewer, 1)
-        assert "true places" in (viewer.ask("what?").note or "")
-    viewer.close()
-
-
 def test_a_server_that_no_longer_places_cells_is_noticed() -> None:
     with FakeServer(answers(), places=True) as server:
         viewer = viewer_of(server.url)
@@ -165,31 +147,6 @@ def test_a_server_that_no_longer_places_cells_is_noticed() -> None:
         answer = viewer.ask("what?")
         assert answer.note == "sent as crops, about where they are: the server has no arr-stream plugin"
         viewer.close()
-
-
-def test_a_server_that_does_not_say_what_it_is_gets_crops_and_that_is_told() -> None:
-    with FakeServer(answers(), places=True) as server:
-        server.mute = True
-        viewer = viewer_of(server.url)
-        show(viewer, 0, 1)
-        answer = viewer.ask("what?")
-        viewer.close()
-    assert server.counted == 1, "asked on every frame"
-    assert answer.note is not None and "did not say in time whether it has the plugin" in answer.note
-
-
-def test_pictures_and_positions_are_not_used_up_before_tokens() -> None:
-    """Single cells, frame after frame, of a server that takes 512 pictures."""
-    with FakeServer(answers(), places=True) as server:
-        viewer = viewer_of(server.url, context_tokens=2048, answer_tokens=16)
-        for index in range(700):
-            frame = Frame(index, index / 2, np.full((256, 320, 3), 40 * (index % 6), np.uint8))
-            viewer.see(frame, patches_of(frame, Cells.whole((8, 10)).take(np.array([index % 80], np.int32))))
-        viewer.ask("what?")
-        viewer.close()
-    [request] = server.requests
-    found = [each for each in shown(request) if each is not None]
-    assert 0 < len(found) <= 512 and sum(max(each.grid_hw) for each in found) <= 3 * 2048
 
 
 def test_the_command_line_says_which_way_and_records_tell_what_was_cached(tmp_path: Path) -> None:

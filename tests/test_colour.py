@@ -116,16 +116,6 @@ def test_a_twin_looks_like_the_scene(tmp_path: Path, coding: str) -> None:
     assert np.percentile(difference, 95) <= 5
 
 
-@pytest.mark.parametrize("coding", ["pq", "hlg"])
-def test_a_twin_answers_a_query_alike(tmp_path: Path, coding: str) -> None:
-    scores = {}
-    for each in ("sdr", coding):
-        path = write_twin(tmp_path / f"{each}.mp4", circle(), each)
-        scores[each] = next(iter(arr_stream.open(path, query="red", budget=12))).query_scores[0]
-    assert scores["sdr"] > 0.5
-    assert abs(scores[coding] - scores["sdr"]) < 0.05
-
-
 @pytest.mark.parametrize("coding", ["pq", "hlg", "bt2020", "p3"])
 @pytest.mark.parametrize("pix_fmt", ["yuv420p10le", "yuv422p10le", "yuv444p10le"])
 def test_grey_is_exact_to_a_level(tmp_path: Path, coding: str, pix_fmt: str) -> None:

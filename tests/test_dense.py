@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import open_clip
 import pytest
 import torch
@@ -14,23 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from open_clip.model import _build_vision_tower
 
-from arr_stream.errors import InvalidSetting
-from arr_stream.keyframes.embeddings.clip import (
-    MOST_PLACES,
-    Normalisation,
-    at_most,
-    frame_features,
-    places_hw,
-)
-from arr_stream.keyframes.embeddings.dense import (
-    make_tower,
-    resized_positions,
-)
+from arr_stream.keyframes.embeddings.clip import places_hw
+from arr_stream.keyframes.embeddings.dense import make_tower
 from arr_stream.types import Grid
 from tests.clip_models import built
 from tests.clip_models import one_thread as one_thread
 
-NORMAL = Normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), torch.device("cpu"))
 TRANSFORMERS = ("vit16", "token", "siglip")
 
 
@@ -143,30 +130,6 @@ def test_models_of_true_size_are_understood(name: str, stride_px: int, own_hw: t
         assert features.shape == (1, config["embed_dim"], 3, 5)
 
 
-def test_a_tower_of_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="ModifiedResNet"):
-        make_tower(built("resnet").visual, "resnet")
-
-
-SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
-
-
-@given(SIDES, SIDES, st.integers(0, 2))
-def test_resized_positions_keep_prefix_and_constants(from_hw: Any, to_hw: Any, prefix: int) -> None:
-    positions = torch.cat([torch.randn(prefix, 4), torch.full((math.prod(from_hw), 4), 0.5)])
-    resized = resized_positions(positions, from_hw, to_hw, prefix=prefix)
-    assert resized_positions(positions, from_hw, from_hw, prefix=prefix) is positions
-    assert resized.shape == (prefix + math.prod(to_hw), 4)
-    assert torch.equal(resized[:prefix], positions[:prefix])
-    torch.testing.assert_close(resized[prefix:], torch.full((math.prod(to_hw), 4), 0.5))
-
-
-def test_resized_positions_keep_rows_and_columns_apart() -> None:
-    rows = torch.arange(4.0).repeat_interleave(3)
-    resized = resized_positions(rows[:, None], (4, 3), (8, 6)).reshape(8, 6)
-    assert (resized.diff(dim=0) > 0).all() and resized.diff(dim=1).abs().max() < 1e-5
-
-
 GRIDS = st.builds(
     lambda rows, columns: Grid((columns * 32, rows * 32), rows, columns), st.integers(1, 80), st.integers(1, 80)
 )
@@ -181,25 +144,3 @@ def test_places_stay_within_two_a_cell_and_the_limit(grid: Grid, stride: int, mo
     assert rows * columns <= most
     if stride == 16 and 4 * grid.cells <= most:
         assert (rows, columns) == (2 * grid.rows, 2 * grid.columns)
-
-
-def test_features_finer_than_two_a_cell_are_averaged_and_unit_again() -> None:
-    fine = F.normalize(torch.randn(8, 12, 5), dim=0)
-    pooled = at_most(fine, (4, 8))
-    assert pooled.shape == (8, 4, 5)
-    torch.testing.assert_close(pooled.norm(dim=0), torch.ones(4, 5))
-    torch.testing.assert_close(pooled[:, 0], F.normalize(fine[:, :3].mean(dim=1), dim=0))
-    assert at_most(fine, (12, 5)) is fine
-
-
-@pytest.mark.parametrize(("size_wh", "hw"), [((256, 192), (12, 16)), ((64, 32), (2, 4)), ((2048, 1024), (32, 64))])
-def test_a_frame_is_seen_at_its_own_aspect_with_at_most_2048_places(
-    size_wh: tuple[int, int], hw: tuple[int, int]
-) -> None:
-    tower = make_tower(built("vit16").visual, "vit16")
-    rgb = np.random.default_rng(0).integers(0, 255, (size_wh[1], size_wh[0], 3), np.uint8)
-    grid = Grid.for_size(size_wh, max_pixels=2048 * 1024)
-    features = frame_features(tower, rgb, grid, NORMAL)
-    assert features.shape[1:] == hw and hw[0] * hw[1] <= MOST_PLACES
-    own = tower.features(NORMAL.pixels(rgb, hw, 16))[0]
-    torch.testing.assert_close(features, own, atol=1e-5, rtol=1e-5)

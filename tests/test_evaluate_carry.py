@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.davis import load_sequences
 from arr_stream.types import BoolArray, Frame
 from benchmarks.carry import ChainedDis, Still, evaluate_carry, intersection_over_union
@@ -61,26 +60,3 @@ def test_following_beats_staying() -> None:
     assert intersection_over_union(staying, masks[19]) < 0.4
     assert intersection_over_union(following, masks[19]) > 0.7
     assert len(chained.flow_seconds) == 9
-
-
-def test_an_interval_without_frames_between_is_refused(tmp_path: Path) -> None:
-    masks = squares(3)
-    masks[1][:] = False
-    write_sequence(tmp_path, "a", masks)
-    with pytest.raises(EvaluationDataError, match="no frame with the object"):
-        evaluate_carry(load_sequences(tmp_path), [2])
-
-
-def test_masks_must_be_as_many_as_frames(tmp_path: Path) -> None:
-    write_sequence(tmp_path, "a", squares(3))
-    (footage,) = load_sequences(tmp_path)
-    for path in sorted((tmp_path / "frames" / "a").iterdir())[:1]:
-        path.unlink()
-    with pytest.raises(EvaluationDataError, match="3 masks for 2 frames"):
-        evaluate_carry([footage], [2])
-
-
-def test_two_empty_masks_agree() -> None:
-    empty = np.zeros((3, 3), bool)
-    assert intersection_over_union(empty, empty) == 1.0
-    assert intersection_over_union(empty, ~empty) == 0.0

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.davis import load_sequences, tight_box
-from benchmarks.carry import evaluate_carry
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
 
@@ -72,27 +71,8 @@ def test_a_folder_that_does_not_fit_is_refused_with_what_was_expected(tmp_path: 
         load_sequences(tmp_path)
 
 
-def test_a_mask_of_another_size_is_refused(tmp_path: Path) -> None:
-    write_sequence(tmp_path, "a", squares(3))
-    cv2.imwrite(str(tmp_path / "masks" / "a" / "00001.png"), np.zeros((10, 12), np.uint8))
-    with pytest.raises(EvaluationDataError, match="mask 1 has 12x10 px, its frame 96x64"):
-        evaluate_carry(load_sequences(tmp_path), [2])
-
-
-def test_an_unreadable_mask_is_named(tmp_path: Path) -> None:
-    write_sequence(tmp_path, "a", squares(2))
-    (tmp_path / "masks" / "a" / "00001.png").write_bytes(b"no picture")
-    with pytest.raises(EvaluationDataError, match=r"00001\.png: not a readable picture"):
-        load_sequences(tmp_path)[0].masks()
-
-
 @given(st.integers(0, 30), st.integers(0, 20), st.integers(1, 10), st.integers(1, 10))
 def test_the_tight_box_holds_the_mask_and_no_more(x: int, y: int, w: int, h: int) -> None:
     mask = np.zeros((32, 44), bool)
     mask[y : y + h, x : x + w] = True
     assert tight_box(mask) == (x, y, w, h)
-
-
-def test_an_empty_mask_has_no_box() -> None:
-    with pytest.raises(EvaluationDataError, match="empty"):
-        tight_box(np.zeros((4, 4), bool))

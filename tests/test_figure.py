@@ -1,4 +1,4 @@
-"""The figure: what moves is found as a whole thing, stays known for a while, and is forgotten at a cut."""
+"""The figure: what moves is found as a whole thing and stays known for a while."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pytest
 import torch
 
 import arr_stream.gpu.pixels  # noqa: F401 - what is done to pixels, on tensors
-from arr_stream.config import Settings
 from arr_stream.motion.flow import Flow
-from arr_stream.relevance.figure import CUES, FEATURES, Figure, cues, features, learn, see_figure
-from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample, perspective
+from arr_stream.relevance.figure import CUES, FEATURES, Figure, features, learn, see_figure
 from arr_stream.texture.arrays import Array, to_numpy
 from arr_stream.types import FloatArray, Grid
 
@@ -83,26 +81,6 @@ def test_a_thing_that_stops_fades_and_does_not_vanish() -> None:
     assert stopped[-1] < 0.3 * moving
 
 
-def test_what_is_remembered_goes_with_the_flow() -> None:
-    memory, (rgb, detail) = FigureMemory(), _scene()
-    plain = np.full_like(rgb, 110)
-    memory.see(plain, detail, _rim_moves(), _still())
-    offset = np.zeros((*_rim_moves().shape, 2), np.float32)
-    offset[..., 1] = -4  # everything has moved down by a cell
-    flow = Flow(offset, np.ones_like(_rim_moves()), np.zeros_like(_rim_moves()))
-    before = memory.figure.motion.copy()
-    memory.see(plain, detail, np.zeros_like(_rim_moves()), flow)
-    assert memory.figure.motion[12:28] == pytest.approx(0.6 * before[8:24])
-
-
-def test_a_cut_forgets() -> None:
-    memory, (rgb, detail) = FigureMemory(), _scene()
-    for _ in range(3):
-        memory.see(rgb, detail, _rim_moves(), _still())
-    memory.forget()
-    assert memory.see(rgb, detail, np.zeros_like(_rim_moves()), _still()).max() < 1e-6
-
-
 @pytest.mark.parametrize("array", [np.asarray, torch.from_numpy])
 def test_the_regression_is_the_closed_form(array: Callable[[FloatArray], Array]) -> None:
     rng = np.random.default_rng(1)
@@ -116,21 +94,3 @@ def test_the_regression_is_the_closed_form(array: Callable[[FloatArray], Array])
     assert to_numpy(alike) == pytest.approx(expected, abs=1e-3)
     again, _, _ = learn(gram, moment, seen, moves)
     assert to_numpy(again) == pytest.approx(to_numpy(1.95 * gram), rel=1e-6)
-
-
-def test_equal_frames_give_equal_figures() -> None:
-    rgb, detail = _scene()
-    first, second = (FigureMemory() for _ in range(2))
-    for _ in range(4):
-        figures = [memory.see(rgb, detail, _rim_moves(), _still()) for memory in (first, second)]
-    assert np.array_equal(*figures)
-    assert cues(rgb, detail, HW).shape == (GRID.cells, CUES)
-
-
-def test_perspective_reads_the_figure_where_there_is_one() -> None:
-    values, weights = torch.zeros(3, len(CHANNEL_NAMES)), Settings().scoring
-    figure = torch.tensor([0.0, 0.5, 1.0])
-    assert not perspective(Sample(values, torch.zeros(3)), weights)[0].any()
-    assert perspective(Sample(values, torch.zeros(3), figure), weights)[0].tolist() == pytest.approx(
-        [0.0, 0.5 * weights.figure, weights.figure]
-    )

@@ -26,14 +26,6 @@ def test_a_border_that_lies_beside_a_change_of_colour_is_brought_to_it(right: tu
     assert (found[:, 30:32] > 0.5).all() and (found[:, :28] < 0.5).all()
 
 
-def test_without_a_change_of_colour_the_mask_is_smoothed_alone() -> None:
-    mask = np.zeros((40, 60), np.float32)
-    mask[10:30, 20:40] = 1
-    found = guided(mask, np.full((40, 60, 3), 128, np.uint8), SIDE_PX, LEAST)
-    assert found.sum() == pytest.approx(mask.sum(), rel=0.01)
-    assert found[20, 30] == pytest.approx(1, abs=1e-3) and found[10, 30] == pytest.approx(0.5, abs=0.1)
-
-
 def test_tensors_give_the_same() -> None:
     rng = np.random.default_rng(0)
     picture, mask = rng.integers(0, 256, (32, 48, 3), np.uint8), rng.random((32, 48), np.float32)

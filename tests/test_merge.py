@@ -1,15 +1,14 @@
-"""Bottom-up merging: the graph of regions, what merges first, and the regions that come out."""
+"""Bottom-up merging: what merges first, and the regions that come out."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from arr_stream.keyframes.clusters.merge import MergeClusterer, RegionGraph, merged, region_graph
+from arr_stream.keyframes.clusters.merge import MergeClusterer, RegionGraph, merged
 from arr_stream.keyframes.clusters.regions import pieces_of, shared_borders
 from tests.keyframe_fakes import seen
 
@@ -52,26 +51,6 @@ def test_each_merge_is_the_cheapest_there_is_until_as_many_are_left_as_were_aske
     np.testing.assert_array_equal(owner, by_looking_at_all())
     left = min(len(graph.sizes), count)
     assert len(np.unique(owner)) == left and pieces_of(owner[pieces]).max() + 1 == left
-
-
-def test_a_strong_edge_keeps_apart_what_looks_alike() -> None:
-    labels = np.array([[0, 1, 2]], np.int32).repeat(4, axis=1).repeat(6, axis=0)
-    graph = plain_graph(labels, np.zeros((3, 1)))
-    barred = RegionGraph(graph.sizes, graph.looks, graph.pairs, graph.lengths, np.array([6.0, 0.6]))
-    assert merged(barred, 2).tolist() == [0, 1, 1]
-
-
-def test_a_graph_holds_sizes_mean_looks_and_edges() -> None:
-    labels = np.zeros((8, 12), np.int32)
-    labels[:, 6:] = 1
-    rgb = np.where(labels[..., None] == 0, np.uint8(30), np.uint8(220)).repeat(3, axis=2)
-    graph = region_graph(labels, rgb)
-    assert graph.sizes.tolist() == [48.0, 48.0]
-    assert graph.pairs.tolist() == [[0, 1]] and graph.lengths.tolist() == [8]
-    dark, bright = (graph.looks / graph.sizes[:, None])[:, 0]
-    assert dark == pytest.approx(0.11, abs=0.02) and bright == pytest.approx(0.88, abs=0.02)
-    assert 0.7 < graph.edges[0] / 8 < 1.0
-    assert region_graph(labels, np.full_like(rgb, 90)).edges[0] == pytest.approx(0.0, abs=1e-5)
 
 
 def shapes() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:

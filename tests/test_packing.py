@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.errors import BudgetError, NothingChosen
+from arr_stream.errors import BudgetError
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import CELL_PX, BoolArray, Frame, Grid
 from arr_stream.vlm.server.packing import MINIMUM_PIXELS, Packed, encode, pack, picture_tokens, place
@@ -146,16 +146,6 @@ def test_costs_what_the_image_processor_makes_of_it() -> None:
             assert picture_tokens(rows, columns) == height * width // 1024
 
 
-def test_the_crop_shows_what_was_chosen() -> None:
-    rgb = np.zeros((1024, 1024, 3), np.uint8)
-    rgb[320:640, 96:480] = (255, 0, 0)
-    patches = chosen(Frame(0, 0.0, rgb), *region((10, 20), (3, 15), 0.9))
-    packed = pack(rgb, patches, budget_tokens=190)
-    assert [crop.cells for crop in packed.pictures[1:]] == [(3, 10, 15, 20)]
-    assert (packed.pictures[1].rgb == (255, 0, 0)).all() and packed.cells_shown.all()
-    assert "from 9% to 47% across, 31% to 62% down" in packed.pictures[1].caption
-
-
 def test_whole_regions_stay_in_one_piece_and_small_ones_near_each_other_share_a_crop() -> None:
     """The charge for words keeps the greedy choice from cutting the brightest part out of a region."""
     frame = Frame(0, 0.0, np.zeros((1024, 1024, 3), np.uint8))
@@ -184,35 +174,6 @@ def test_shows_more_relevance_per_token_than_the_bounding_box(cells: int) -> Non
         wasted.append(1 - in_crops(patches, packed).sum() / crops)
     assert np.median(gains) > 1.5 and min(gains) > 1.0
     assert np.median(wasted) < 0.35
-
-
-def test_a_frame_within_the_budget_is_sent_whole() -> None:
-    frame, patches = scene((320, 256), 80, blobs=1)
-    frame.rgb.setflags(write=False)
-    patches.relevance.setflags(write=False)
-    packed = pack(frame.rgb, patches)
-    assert not packed.pictures[1:] and cost(packed) == 80 and packed.cells_shown.all()
-    assert np.array_equal(packed.pictures[0].rgb, frame.rgb)
-
-
-def test_coarse_cells_are_shown_by_an_overview_that_is_fine_enough() -> None:
-    frame, patches = scene((1024, 1024), 40, blobs=1)
-    levels = np.zeros(40, np.int32)
-    levels[-2:] = (1, 2)
-    # Eight of 32 columns: a quarter of the resolution, which is what level 2 asks for.
-    packed = pack(frame.rgb, dataclasses.replace(patches, level=levels, rows=patches.rows // 4 * 4), budget_tokens=64)
-    assert packed.pictures[0].rgb.shape == (256, 256, 3)
-    assert packed.cells_shown[-1] and not packed.cells_shown[-2] and not packed.cells_shown[0]
-
-
-def test_nothing_chosen_and_too_small_a_budget_are_said() -> None:
-    frame, patches = scene((640, 480), 10, blobs=1)
-    with pytest.raises(NothingChosen, match="frame 3: no cell was chosen"):
-        pack(frame.rgb, chosen(frame, [], [], patches.relevance))
-    with pytest.raises(BudgetError, match="budget of 10 tokens; the smallest picture costs a server 70"):
-        pack(frame.rgb, patches, budget_tokens=10)
-    with pytest.raises(ValueError, match="the picture is 100x480"):
-        pack(frame.rgb[:, :100], patches)
 
 
 def test_photographs_become_jpeg_and_drawings_png() -> None:
@@ -256,17 +217,6 @@ def test_finer_cells_are_cut_from_the_frame_at_twice_the_resolution() -> None:
             # The frame has exactly so many pixels.
             np.testing.assert_array_equal(crop.rgb, frame.rgb[64 * y0 : 64 * y1, 64 * x0 : 64 * x1])
     assert any(crop.rgb.shape[0] == 64 * (crop.cells[3] - crop.cells[1]) for crop in packed.pictures[1:])
-
-
-def test_beside_the_whole_texture_there_are_crops_of_finer_cells_alone() -> None:
-    frame, patches = with_finer((640, 480))
-    whole = patches.grid.cells
-    packed = pack(frame.rgb, patches, budget_tokens=whole + 70)
-    assert [crop.rgb.shape[0] // (crop.cells[3] - crop.cells[1]) for crop in packed.pictures] == [32, 64]
-    finer = patches.level == -1
-    assert packed.cells_shown[~finer].all() and packed.cells_shown[finer].sum() >= 8 and cost(packed) <= whole + 70
-    plain = dataclasses.replace(patches, level=np.zeros_like(patches.level))
-    assert len(pack(frame.rgb, plain, budget_tokens=whole + 70).pictures) == 1
 
 
 @given(st.integers(0, 50), st.integers(70, 500))

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from arr_stream.config import Settings
-from arr_stream.errors import KeyframeFailed, RegionOutsideFrame
-from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, PartValue, TextBefore, TextFinding
+from arr_stream.errors import RegionOutsideFrame
+from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, TextBefore, TextFinding
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
-    Job,
     KeyframeFailure,
     KeyframeRequest,
     StandardGenerator,
@@ -26,17 +25,14 @@ from arr_stream.keyframes.generate import (
     make_part,
 )
 from arr_stream.keyframes.text.regions import finding
-from arr_stream.motion.flow import Flow
 from arr_stream.motion.history import _HALF_LIVES_SECONDS
-from arr_stream.motion.memory import TemporalCache, carried
-from arr_stream.motion.refresh import TEXT_EVERY, Occasion, Refresher
-from arr_stream.motion.window import inner_places
+from arr_stream.motion.refresh import TEXT_EVERY
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, parse_text
 from arr_stream.texture import CHANNELS, EMBEDDING
-from arr_stream.types import FINER, SCORERS, ByteArray, Frame, Grid, TextRegion
+from arr_stream.types import FINER, SCORERS, ByteArray, Frame, TextRegion
 from tests.scenes import background, moving_square, square_cells
 
 BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selection.budget": "12"}
@@ -123,13 +119,6 @@ def test_a_region_is_followed_on_when_something_else_is_asked_beside_it() -> Non
     assert asked.step(dataclasses.replace(frames[0], index=13, pts_seconds=13 / 30)).query_scores[0] > 0.5
 
 
-def test_a_region_given_later_scores_nothing_before() -> None:
-    pipeline = _pipeline([RegionQuery((56, 64, 48, 48), at_seconds=4 / 30)])
-    scores = [pipeline.step(frame).query_scores[0] for frame in moving_square(8)]
-    assert scores[:4] == [0, 0, 0, 0]
-    assert min(scores[4:]) > 0.5
-
-
 def test_an_example_is_found() -> None:
     frames = moving_square(6)
     crop = frames[0].rgb[64:104, 44:84]
@@ -185,22 +174,6 @@ def test_a_mask_is_followed_as_it_is() -> None:
     assert share[chosen].sum() > 0.9 * np.sort(share, axis=None)[-chosen.sum() :].sum()
     with pytest.raises(RegionOutsideFrame, match="512x384"):
         _pipeline([MaskQuery(Path("ring.png"), ring(frames[0]))]).step(moving_square(1)[0])
-
-
-def test_several_queries_have_their_own_scores_and_one_choice() -> None:
-    pipeline = _pipeline([parse_text("red"), parse_text("blue")])
-    patches = pipeline.step(moving_square(1)[0])
-    assert patches.query_scores[0] > 0.6 > 0.1 > patches.query_scores[1]
-    assert 0 in patches.query.tolist()
-
-
-def test_the_same_input_gives_the_same_output() -> None:
-    def run() -> list[tuple[list[float], list[float]]]:
-        pipeline = _pipeline([parse_text("red")])
-        steps = (pipeline.step(frame) for frame in moving_square(15))
-        return [(patches.score.tolist(), patches.cells_xyxy.ravel().tolist()) for patches in steps]
-
-    assert run() == run()
 
 
 def test_refreshes_come_at_the_interval_and_on_a_cut() -> None:
@@ -303,18 +276,6 @@ def test_a_failed_generation_is_reported_and_tried_again_at_the_next_keyframe() 
     assert provider.submitted == [0, 6]
     assert [p.refresh_reason for p in steps if p.keyframe] == ["first", "retry"]
     assert steps[-1].keyframe_index == 6
-
-
-def test_in_step_a_failing_generation_ends_the_run() -> None:
-    class Broken:
-        def jobs(self, request: KeyframeRequest) -> dict[PartName, Job]:
-            def fail() -> tuple[PartValue, str]:
-                raise KeyframeFailed("clusters: out of order")
-
-            return {"clusters": fail}
-
-    with pytest.raises(KeyframeFailed, match="out of order"):
-        _pipeline(provider=InStepKeyframes(Broken())).step(moving_square(1)[0])
 
 
 def test_all_channels_are_alive() -> None:
@@ -450,36 +411,9 @@ def _mean(cells: np.ndarray, place: tuple[slice, slice]) -> float:
     return float(cells[place].mean())
 
 
-def test_of_two_things_of_the_colour_of_something_unknown_the_one_that_moves_comes_first() -> None:
-    scores = {}
-    for asked in ("blue red", "blue red bin"):
-        pipeline = _pipeline([parse_text(asked)])
-        for frame in _two_squares(12):
-            patches = pipeline.step(frame)
-        still = float(patches.query_scores[0]), _mean(patches.relevance, BLUE_THING)
-        scores[asked] = (*still, _mean(patches.relevance, RED_THING))
-    (known_best, known_still, _), (best, still, moving) = scores.values()
-    assert still < 0.9 * known_still and moving > 1.15 * still
-    assert best > 0.8 * known_best
-
-
 def _within(place: tuple[slice, slice]) -> set[tuple[int, int]]:
     rows, columns = place
     return {(row, column) for row in range(rows.start, rows.stop) for column in range(columns.start, columns.stop)}
-
-
-def test_a_question_that_comes_again_or_was_put_to_no_frame_leaves_nothing() -> None:
-    pipeline = _pipeline([parse_text("red")])
-    for frame in _two_squares(6):
-        pipeline.ask([parse_text("blue")])
-        pipeline.ask([parse_text("red")])
-        assert not pipeline.step(frame).texture.plane("attention_history").any()
-
-
-def test_history_changes_nothing_while_the_question_stays() -> None:
-    claiming, without = (_pipeline([parse_text("red")], scoring__history=weight) for weight in (1.0, 0.0))
-    for frame in _two_squares(6):
-        np.testing.assert_array_equal(claiming.step(frame).relevance, without.step(frame).relevance)
 
 
 def test_only_what_is_asked_no_longer_joins_the_history() -> None:
@@ -570,17 +504,6 @@ def test_a_small_faint_answer_gets_cells_beside_a_large_sure_one_and_says_why() 
     assert patches.scorer[blue].tolist() == [SCORERS.index("participation")]
 
 
-def test_coarse_cells_are_for_context() -> None:
-    patches = _pipeline([parse_text("red")], selection__budget="20", selection__context_share=0.1).step(
-        moving_square(1)[0]
-    )
-    coarse = patches.level > 0
-    assert 0 < coarse.sum() <= 2
-    assert set(patches.scorer[coarse].tolist()) == {SCORERS.index("context")}
-    widths = patches.cells_xyxy[coarse][:, 2] - patches.cells_xyxy[coarse][:, 0]
-    assert (widths > 32).all()
-
-
 def test_novelty_marks_or_skips_what_the_model_has() -> None:
     still = moving_square(1)[0]
     frames = [dataclasses.replace(still, index=i, pts_seconds=i / 30) for i in range(3)]
@@ -594,11 +517,6 @@ def test_novelty_marks_or_skips_what_the_model_has() -> None:
     assert marked[1].fresh[~np.array(again)].all()
     skipped = [skipping.step(frame) for frame in frames]
     assert not _cells(skipped[0]) & _cells(skipped[1])
-
-
-def test_a_budget_beyond_the_grid_is_all_of_it() -> None:
-    patches = _pipeline(selection__budget="49").step(moving_square(1)[0])
-    assert patches.tokens == 48 and patches.notices == ("budget 49: a frame has 48 cells, and all of them are chosen",)
 
 
 @pytest.mark.parametrize("hw", [(1, 1), (8, 8), (3, 500), (33, 65)])
@@ -651,22 +569,6 @@ def test_text_is_looked_for_where_the_picture_is_new() -> None:
     for frame in moving_square(29)[25:]:
         pipeline.step(frame)
     assert provider.requests[-1].frame.index == 28 and provider.requests[-1].text_before.new.all()
-
-
-@pytest.mark.parametrize(("asked", "awaited"), [("red", False), ("blue", True), ("text", True)])
-def test_while_a_question_leads_text_is_looked_for_on_every_long_interval_alone(asked: str, awaited: bool) -> None:
-    pipeline, provider = _looking_for_text()
-    pipeline.ask([parse_text(asked)])
-    for frame in moving_square(26):
-        pipeline.step(frame)
-    keyframes = [request for request in provider.requests if not request.window]
-    assert [request.frame.index for request in keyframes] == [0, 4, 8, 12, 16, 20, 24]
-    with_text = [request.frame.index for request in keyframes if "text" in request.parts]
-    assert with_text == ([0, 4, 8, 12, 16, 20, 24] if awaited else [0, 12, 24])
-    pipeline.ask([parse_text("text")])
-    for frame in moving_square(29)[26:]:
-        pipeline.step(frame)
-    assert "text" in provider.requests[-1].parts and provider.requests[-1].frame.index <= 28
 
 
 def test_known_text_moves_with_the_picture() -> None:
@@ -743,36 +645,6 @@ def test_text_that_is_uncovered_is_found_between_keyframes_where_there_is_text()
     assert list(_looked_for(uncovered())[1]) == [0]
     pipeline, looks = _looked_for(uncovered(), [parse_text("text")])
     assert list(looks) == [0, TEXT_EVERY] and _words(pipeline) == {"GARAGE"}
-
-
-def test_a_look_at_new_places_and_one_for_text_take_turns() -> None:
-    settings = Settings().with_values({**BASE, "keyframes.interval": 60, "keyframes.text": "auto"})
-    provider = _Asked(settings)
-    cache = TemporalCache(Grid.for_size((640, 480)), np.asarray)
-    refresher, eighth_hw = Refresher(provider, cache.keyframes), cache.keyframes.reduced_hw(8)
-    still = Flow.still(eighth_hw, cache.history.values)
-    lost = dataclasses.replace(still, confidence=still.confidence.copy())
-    lost.confidence[20:28, 20:28] = 0
-    for index in range(TEXT_EVERY + 8):
-        frame = Frame(index, index / 30, _street())
-        eighth = cv2.resize(frame.rgb, eighth_hw[::-1], interpolation=cv2.INTER_AREA)
-        needed: frozenset[PartName] = frozenset({"text", "embedding"})
-        if index:
-            flow = lost if index == TEXT_EVERY else still
-            cache.move(carried(cache.moving, flow), flow)
-        refresher.step(frame, Occasion(1.0, False, False, False, needed, eighth, 0.4), settings.keyframes, 1)
-    looks = [(request.frame.index, request.parts) for request in provider.requests if request.window]
-    assert (TEXT_EVERY, ("text",)) in looks and any(parts == ("embedding",) for _, parts in looks)
-    assert cache.keyframes.origin("text") == TEXT_EVERY and cache.keyframes.embedding_joined
-
-
-def test_what_comes_in_at_an_edge_waits_for_a_keyframe() -> None:
-    new = np.zeros((12, 20), bool)
-    new[:, 17:] = new[0, 5] = True
-    new[4:8, 6:10] = True
-    expected = np.zeros_like(new)
-    expected[4:8, 6:10] = True
-    assert np.array_equal(inner_places(new), expected)
 
 
 class _SmallLine:

@@ -24,16 +24,13 @@ from arr_stream.keyframes.generate import (
 )
 from arr_stream.keyframes.text import NoText
 from arr_stream.motion.refresh import WINDOW_EVERY
-from arr_stream.motion.window import ShownColours, Window, window_around
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, parse_text
-from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.texture import EMBEDDING
 from arr_stream.texture.arrays import to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
-from arr_stream.texture.pixels import packed_colours
-from arr_stream.types import Embedding, Frame, Grid
+from arr_stream.types import Embedding, Frame
 from tests.joint_fakes import DIMENSIONS, WORDS, ColourEmbedder, WordEncoder, direction
 from tests.scenes import background, moving_square, square_cells
 
@@ -102,11 +99,6 @@ def test_a_word_that_only_the_model_knows_is_found_and_followed() -> None:
     assert patches.carried[patches.query == 0].all()
 
 
-def test_what_is_not_there_scores_low_everywhere() -> None:
-    made, _, _ = pipeline("unicorn")
-    assert made.step(moving_square(1)[0]).query_scores[0] < 0.3
-
-
 def test_a_new_query_in_mid_stream_needs_no_new_look_at_the_picture() -> None:
     provider = PartByPart({"clusters": 0, "embedding": 0, "text": 0})
     made, embedder, encoder = pipeline("harbour", provider=provider)
@@ -145,19 +137,6 @@ def test_places_narrow_what_the_model_finds() -> None:
 def test_who_is_asked(language: str, text: str, asked: tuple[str, ...]) -> None:
     made, _, _ = pipeline(text, language=language)
     assert made.phrases == asked
-
-
-def test_several_queries_keep_their_own_scores() -> None:
-    made, _, _ = pipeline("dragon", "unicorn", "red")
-    scores = made.step(moving_square(1)[0]).query_scores
-    assert scores[0] > 0.4 and scores[1] < 0.3 and scores[2] > 0.5
-
-
-def test_a_query_beyond_the_context_is_told_once() -> None:
-    made, _, _ = pipeline("a very long story of many knights and one small castle and a dragon")
-    first, second = (made.step(frame) for frame in moving_square(2))
-    assert any("only its beginning counts" in notice for notice in first.notices)
-    assert second.notices == ()
 
 
 def test_parts_join_as_they_arrive_and_say_where_they_come_from() -> None:
@@ -265,16 +244,6 @@ class Noted(InStepKeyframes):
         return super().submit(request)
 
 
-class Failing(Noted):
-    """Makes nothing of windows."""
-
-    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        accepted = super().submit(request)
-        if request.window:
-            self._arrived = [KeyframeFailure(request.frame.index, "embedding: no", "", ("embedding",))]
-        return accepted
-
-
 def watched(provider: KeyframeProvider, *texts: str, **settings: float) -> Pipeline:
     values = {f"keyframes.{name}": value for name, value in settings.items()}
     chosen = SETTINGS.with_values({"keyframes.min_confidence": 0.0, "keyframes.window_share": 1.0, **values})
@@ -294,15 +263,6 @@ def test_what_enters_between_keyframes_is_found_within_five_frames() -> None:
     assert "new places of frame" in steps[25].parts["embedding"][1]
     blind = watched(Noted(ColourEmbedder()), "dragon", window_share=0.0)
     assert [blind.step(frame) for frame in frames][25].query_scores[0] < 0.3
-
-
-def test_a_new_query_is_answered_from_what_was_seen_in_windows_too() -> None:
-    frames = visitor()
-    made = watched(Noted(ColourEmbedder()), "harbour")
-    for frame in frames[:25]:
-        made.step(frame)
-    made.ask([parse_text("dragon")])
-    assert share_of_visitor(made.step(frames[25]), frames[25]) >= 0.9
 
 
 def test_what_enters_is_found_where_the_question_came_after_the_keyframe() -> None:
@@ -338,71 +298,6 @@ def test_looks_between_keyframes_are_few_and_small() -> None:
     # All that was paid for when the last one was asked for had been saved by then.
     assert sum(cells[:-1]) < 0.4 * 48 and max(cells) < 48
     assert all(request.parts == ("embedding",) for request in provider.windows)
-
-
-def test_a_thing_is_looked_at_at_once_and_more_of_the_same_ground_when_it_is_paid_for() -> None:
-    wide = background((192, 600))
-    panned = [
-        Frame(index, index / 30, np.ascontiguousarray(wide[:, 6 * index : 6 * index + 256])) for index in range(30)
-    ]
-
-    def looks(frames: list[Frame], share: float) -> int:
-        provider = Noted(ColourEmbedder())
-        made = watched(provider, "dragon", window_share=share)
-        for frame in frames:
-            made.step(frame)
-        return len(provider.windows)
-
-    # A fifth of a keyframe is less than the least look costs.
-    assert looks(visitor(), 0.2) >= 1 and looks(panned, 0.2) == 0
-    assert looks(panned, 1.0) >= 1
-
-
-def test_what_has_strange_colours_goes_before_larger_places() -> None:
-    grid = Grid((320, 192), 6, 10)
-    new = np.zeros((12, 20), bool)
-    new[:, :4] = new[2:6, 12:18] = True
-    strange = np.zeros(new.shape, np.float32)
-    assert window_around(new, strange, grid) == (Window(0, 0, 6, 3), False)
-    strange[3:5, 13:17] = 1
-    assert window_around(new, strange, grid) == (Window(0, 6, 3, 9), True)
-    assert window_around(np.zeros_like(new), strange, grid) is None
-
-
-def test_colours_that_were_shown_lack_no_more() -> None:
-    keyframe = np.full((48, 80, 3), 90, np.uint8)
-    now = keyframe.copy()
-    now[10:20, 10:20] = 200, 40, 40
-    before, packed, lighter = (packed_colours(picture, 5) for picture in (keyframe, now, keyframe + 6))
-    colours = ShownColours(before)
-    assert colours.lacking(packed)[10:20, 10:20].all() and colours.lacking(packed).sum() == 100
-    assert not colours.lacking(lighter).any(), "a little lighter is the same"
-    colours.add(packed[8:24, 8:24])
-    assert not colours.lacking(packed).any()
-
-
-def test_what_windows_show_is_not_learned_as_if_it_were_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    learned, learn = [], SemanticSpace.learn
-
-    def noted(space: SemanticSpace, embedding: Embedding) -> None:
-        learned.append(embedding)
-        learn(space, embedding)
-
-    monkeypatch.setattr(SemanticSpace, "learn", noted)
-    provider = Noted(ColourEmbedder())
-    made = watched(provider, "dragon")
-    for frame in visitor():
-        made.step(frame)
-    assert provider.windows and len(learned) == 1
-
-
-def test_a_window_that_fails_is_told_and_not_tried_again_before_the_next_keyframe() -> None:
-    provider = Failing(ColourEmbedder())
-    made = watched(provider, "dragon")
-    steps = [made.step(frame) for frame in visitor()]
-    told = [notice for patches in steps for notice in patches.notices]
-    assert len(provider.windows) == 1 and len(told) == 1 and "embedding: no" in told[0]
-    assert steps[-1].parts["embedding"] == (0, "words")
 
 
 def test_windows_join_at_the_same_frame_however_fast_they_are_made() -> None:

@@ -90,17 +90,6 @@ def test_zero_and_parallel_queries_cost_no_row(some_pca: Pca) -> None:
     np.testing.assert_array_equal(again.rows, projection.rows)
 
 
-def test_of_many_queries_the_common_directions_are_kept(some_pca: Pca) -> None:
-    rng = np.random.default_rng(4)
-    few = unit(rng.standard_normal((6, 48)))
-    many = unit(rng.standard_normal((30, 6)) @ few)
-    projection = make_projection(many, some_pca)
-    assert projection.query_rows == 6
-    np.testing.assert_allclose(projection.coordinates(many) @ projection.rows, many, atol=1e-5)
-    unrelated = make_projection(unit(rng.standard_normal((20, 48))), some_pca)
-    assert unrelated.query_rows == MAX_QUERY_ROWS
-
-
 def test_a_direction_that_was_not_asked_is_guessed_by_least_squares(some_pca: Pca) -> None:
     """With the covariance in hand, no other linear reading of the channels errs less on the places it came from."""
     rng = np.random.default_rng(5)
@@ -116,34 +105,6 @@ def test_a_direction_that_was_not_asked_is_guessed_by_least_squares(some_pca: Pc
     assert np.square(read @ best - wanted).sum() < np.square(read @ plain - wanted).sum()
 
 
-def test_texts_choose_rows_that_texts_need() -> None:
-    """Directions that vary less but are asked about come before louder ones that no text points to."""
-    rng = np.random.default_rng(6)
-    deviation = np.concatenate([np.full(20, 1.0), np.full(12, 0.8), np.full(16, 0.1)])
-    pca = pca_of(rng.standard_normal((4000, 48)) * deviation, SPACE, 48)
-    texts = np.zeros((40, 48))
-    texts[:, 20:32] = rng.standard_normal((40, 12))
-    texts = unit(texts)
-    unseen = np.zeros((10, 48))
-    unseen[:, 20:32] = rng.standard_normal((10, 12))
-    unseen = unit(unseen)
-    none = np.zeros((0, 48), np.float32)
-
-    def kept(rows: FloatArray) -> float:
-        return float(np.square(unseen @ rows.T).sum(axis=1).mean())
-
-    assert kept(make_projection(none, pca).rows) < 0.2
-    assert kept(make_projection(none, pca, texts).rows) > 0.95
-
-
-def test_centred_features_are_zero_at_the_mean_and_never_longer_than_one() -> None:
-    mean = unit(np.ones(32))
-    values = np.stack([mean, -mean, unit(np.eye(32)[0])], axis=1)
-    lengths = np.linalg.norm(centred(values, mean), axis=0)
-    np.testing.assert_allclose(lengths[:2], [0.0, 1.0], atol=1e-6)
-    assert 0 < lengths[2] < 1
-
-
 def test_adapted_directions_are_those_of_the_places() -> None:
     rng = np.random.default_rng(12)
     places = centred(features(rng, 300, 100).T, unit(rng.standard_normal(100)))
@@ -154,44 +115,6 @@ def test_adapted_directions_are_those_of_the_places() -> None:
     assert found.total_variance == pytest.approx(expected.sum(), rel=1e-4)
     again = adapted(found, places, 1)
     np.testing.assert_allclose(again.variance[:16], expected[::-1][:16], rtol=1e-4)
-
-
-@pytest.mark.parametrize("count", [1, 5])
-def test_adapting_to_fewer_places_than_directions(count: int) -> None:
-    places = centred(features(np.random.default_rng(13), count, 64).T, np.zeros(64, np.float32))
-    for shown in (places, np.zeros_like(places)):
-        found = adapted(unknown(SPACE, np.zeros(64, np.float32), 32), shown)
-        np.testing.assert_allclose(found.basis @ found.basis.T, np.eye(32), atol=1e-5)
-        assert found.variance_kept(count) == pytest.approx(1.0, abs=1e-4)
-
-
-def test_rows_that_no_query_claims_stay_like_those_before(some_pca: Pca) -> None:
-    rng = np.random.default_rng(14)
-    queries = unit(rng.standard_normal((2, 48)))
-    before = make_projection(queries, some_pca)
-    turned = np.linalg.qr(rng.standard_normal((32, 32)))[0].astype(np.float32)
-    nudged = adapted(
-        Pca(SPACE, some_pca.mean, turned @ some_pca.basis, np.zeros(32, np.float32), 0.0, 0),
-        centred(features(rng, 400, 48).T, some_pca.mean),
-        4,
-    )
-    other = make_projection(queries[:1], nudged)
-    like = make_projection(queries[:1], nudged, like=before.rows)
-    np.testing.assert_allclose(like.rows @ like.rows.T, np.eye(16), atol=2e-6)
-    np.testing.assert_allclose(like.rows.T @ like.rows, other.rows.T @ other.rows, atol=1e-5)
-
-    def alike(rows: FloatArray) -> float:
-        return float(np.sum(rows[1:] * before.rows[1:], axis=1).mean())
-
-    assert alike(like.rows) > alike(other.rows) + 0.1
-
-
-def test_shapes_that_do_not_fit(some_pca: Pca) -> None:
-    with pytest.raises(ValueError, match=r"\[Q, 48\], got \[2, 47\]"):
-        make_projection(np.zeros((2, 47), np.float32), some_pca)
-    small = pca_of(features(np.random.default_rng(1), 100, 48), SPACE, 8)
-    with pytest.raises(ValueError, match="at least 16"):
-        make_projection(np.zeros((0, 48), np.float32), small)
 
 
 @settings(deadline=None, max_examples=12)
@@ -224,18 +147,6 @@ def test_vectors_that_do_not_vary_still_give_sixteen_rows(count: int) -> None:
     np.testing.assert_allclose(projection.rows @ projection.rows.T, np.eye(16), atol=2e-6)
     np.testing.assert_allclose(projection.coordinates(query) @ projection.rows, query, atol=1e-5)
     assert np.isfinite(projection.readout).all()
-
-
-def test_streaming_refuses_what_would_spoil_everything() -> None:
-    streaming = StreamingPca(4)
-    streaming.add(np.eye(4))
-    with pytest.raises(ValueError, match="not finite"):
-        streaming.add(np.array([[1.0, np.nan, 0.0, 0.0]]))
-    with pytest.raises(ValueError, match=r"\[N, 4\], got \[2, 5\]"):
-        streaming.add(np.zeros((2, 5)))
-    assert streaming.count == 4
-    with pytest.raises(ValueError, match="of 0 vectors"):
-        StreamingPca(4).result(SPACE, 2)
 
 
 def test_a_saved_pca_comes_back(some_pca: Pca, tmp_path: Path) -> None:

@@ -47,10 +47,6 @@ def test_what_stands_in_quotation_marks_is_looked_for_as_it_is() -> None:
     assert WordTerm("NO EXIT") in parse_text(text).terms
 
 
-def test_a_query_is_sought_as_it_is() -> None:
-    assert sought("red circle") == ("red circle",)
-
-
 @given(st.text(max_size=60))
 def test_any_text_gives_queries_that_can_be_asked(question: str) -> None:
     for text in sought(question):

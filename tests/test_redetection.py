@@ -13,11 +13,10 @@ import pytest
 from arr_stream.config import Settings
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.generate import make_generator
-from arr_stream.motion.redetection import Redetector
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import MaskQuery, Query, RegionQuery
-from arr_stream.types import ByteArray, FloatArray, Frame
+from arr_stream.types import ByteArray, Frame
 from tests.scenes import background
 
 HEIGHT, WIDTH, SIDE = 288, 512, 72
@@ -124,46 +123,3 @@ def test_what_stays_in_sight_is_believed_in_full() -> None:
     assert min(each.query_scores[0] for each in patches) > 0.8
     assert not any(each.notices for each in patches)
     assert on_thing(patches[-1], (40 + abs(419 % 240 - 120) * 2, 100)) > 0.8
-
-
-def _quarter(place: Place, seed: int = 1) -> tuple[ByteArray, FloatArray]:
-    (frame,) = frames([place], seed=seed)
-    mask = np.zeros((HEIGHT, WIDTH), np.float32)
-    if place is not None:
-        mask[place[1] : place[1] + SIDE, place[0] : place[0] + SIDE] = thing()[..., 3] > 0
-    size = WIDTH // 4, HEIGHT // 4
-    return cv2.resize(frame.rgb, size, interpolation=cv2.INTER_AREA), cv2.resize(
-        mask, size, interpolation=cv2.INTER_AREA
-    )
-
-
-def test_looks_are_learned_on_the_way() -> None:
-    (ground, _), nothing = _quarter(None), np.zeros((HEIGHT // 4, WIDTH // 4), np.float32)
-    (young, mask), (old, _) = _quarter((40, 100)), _quarter((40, 100), seed=9)
-
-    def finds_old(known: Redetector) -> bool:
-        for _ in range(3):
-            assert known.look(ground, nothing).mask is None
-        return known.look(old, nothing).mask is not None
-
-    stranger, acquainted = Redetector(young, mask), Redetector(young, mask)
-    for share in np.linspace(0, 1, 100):
-        acquainted.look(cv2.addWeighted(old, share, young, 1 - share, 0), mask)
-    assert finds_old(acquainted)
-    assert not finds_old(stranger)
-
-
-def test_a_place_is_to_be_seen_twice_unless_it_is_beyond_doubt() -> None:
-    known = Redetector(*_quarter((40, 100)))
-    nothing = np.zeros((HEIGHT // 4, WIDTH // 4), np.float32)
-    assert known.look(_quarter(None)[0], nothing).mask is None
-    found = known.look(_quarter((300, 60))[0], nothing)
-    assert found.confidence == 1 and found.mask is not None
-    true = _quarter((300, 60))[1]
-    assert float((found.mask * true).sum()) > 0.7 * float(true.sum())
-
-
-def test_a_mask_without_a_pixel_is_refused() -> None:
-    rgb, mask = _quarter(None)
-    with pytest.raises(ValueError, match="at least one"):
-        Redetector(rgb, mask)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Grid
 from benchmarks.rivals import RULES, Clip
 from benchmarks.rivals.base import PIXELS_A_CELL
-from benchmarks.rivals.vidcom2 import likeness
 
 Vector = Sequence[float]
 Frames = list[list[Vector]]
@@ -126,14 +124,6 @@ def plain_vidcom2(frames: Frames, tokens: int) -> Kept:
     while len(chosen) < tokens * number:
         chosen.add(min((at for at in everything if at not in chosen), key=lambda at: both[at[0]][at[1]]))
     return chosen
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_likeness_is_its_formula(seed: int) -> None:
-    clip, plain = drawn(seed, 4, 3, 4, 10)
-    assert clip.features is not None
-    for ours, theirs in zip(likeness(clip.features), plain_likeness(plain), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 @given(

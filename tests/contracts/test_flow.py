@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import pytest
 
-from arr_stream.errors import InvalidSetting
 from arr_stream.motion import FLOWS, make_flow
 from arr_stream.motion.flow import Flow, FlowEstimator, FlowInput
 from arr_stream.types import ByteArray, Frame
@@ -125,17 +124,3 @@ def test_pictures_of_two_sizes_are_refused() -> None:
         estimator: FlowEstimator = make_flow(name)
         with pytest.raises(ValueError, match="differ in size"):
             estimator.estimate(*pair)
-
-
-def test_grey_pictures_of_another_type_are_refused() -> None:
-    with pytest.raises(ValueError, match="uint8"):
-        FlowInput(np.zeros((4, 4), np.float32), Frame(0, 0.0, np.zeros((8, 8, 3), np.uint8)))
-
-
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(InvalidSetting, match="auto, dis, torch"):
-        make_flow("raft")
-    with pytest.raises(InvalidSetting, match="ultrafast, fast, medium"):
-        make_flow("dis", "slow")
-    with pytest.raises(InvalidSetting, match="ultrafast, fast, medium"):
-        make_flow("torch", "slow")
