@@ -35,10 +35,7 @@ def parts(made_from: KeyframeRequest) -> dict[PartName, tuple[PartValue, str]]:
     """One region; the embedding holds the picture's mean, so that tests see what arrived."""
     rows, columns = made_from.grid.rows, made_from.grid.columns
     clusters = Clusters(
-        np.zeros((rows * 8, columns * 8), np.int32),
-        np.ones(1, np.float32),
-        np.full((1, 2), 0.5, np.float32),
-        "fake",
+        np.zeros((rows * 8, columns * 8), np.int32), np.ones(1, np.float32), np.full((1, 2), 0.5, np.float32), "fake"
     )
     embedding = np.full((16, rows * 2, columns * 2), made_from.frame.rgb.mean() / 255, np.float32)
     mask = np.zeros((rows * 8, columns * 8), np.float32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,12 +88,6 @@ def test_every_kind_of_model_embeds(kind: str, tmp_path: Path, models: ModelSett
     np.testing.assert_array_equal(embedding.values, embedder.embed(picture()).values)
 
 
-def test_embedding_leaves_torchs_threads_alone(vit: Path, models: ModelSettings) -> None:
-    before = torch.get_num_threads()
-    ClipEmbedder(settings(vit), models, threads=before + 1).embed(picture())
-    assert torch.get_num_threads() == before
-
-
 def test_pixels_are_normalised_as_the_folder_says(vit: Path, models: ModelSettings) -> None:
     frame = picture((64, 64))
     embedding = ClipEmbedder(settings(vit), models).embed(frame)
@@ -112,17 +105,6 @@ def test_a_model_that_gives_no_numbers_fails_the_keyframe_in_one_line(copy_of_vi
     with pytest.raises(KeyframeFailed, match=r"^embedding: clip .* not numbers; ") as caught:
         embedder.embed(picture())
     assert "\n" not in str(caught.value)
-
-
-def test_half_of_a_model_frees_the_other_half(vit: Path, models: ModelSettings) -> None:
-    text = load_clip(settings(vit), models, towers="text")
-    assert text.visual is None and not any(name.startswith("visual.") for name in text.text.state_dict())
-    vision = load_clip(settings(vit), models, towers="vision")
-    assert vision.visual is not None and vision.text is None and vision.tokenizer is None
-    both = load_clip(settings(vit), models)
-    assert both.visual is not None and both.tokenizer is not None
-    assert text.space == vision.space == both.space
-    assert both.image_size_hw == (64, 64)
 
 
 def test_the_space_tells_weights_apart(copy_of_vit: Path, vit: Path, models: ModelSettings) -> None:
@@ -173,15 +155,6 @@ def test_a_text_is_the_same_alone_in_company_and_from_another_thread(vit: Path, 
         np.testing.assert_array_equal(vectors, np.stack([alone[text] for text in TEXTS]))
 
 
-def test_what_is_remembered_is_bounded(vit: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_stream.keyframes.embeddings.clip.CACHED_TEXTS", 2)
-    encoder = ClipTextEncoder(settings(vit), models)
-    first = encoder.encode(["one", "two", "three"])
-    encoder.encode(["one"])[:] = 0  # what is given back cannot spoil what is remembered
-    np.testing.assert_array_equal(encoder.encode(["three", "one", "two"]), first[[2, 0, 1]])
-    assert len(encoder._cache) == 2
-
-
 def test_tokens_are_counted_whole_and_texts_cut(vit: Path, tmp_path: Path, models: ModelSettings) -> None:
     folder = save_model(tmp_path / "vit", "vit16", prompt_templates=["{}"])
     encoder = ClipTextEncoder(settings(folder), models)
@@ -217,16 +190,6 @@ def test_an_architecture_with_a_file(architecture: str, tmp_path: Path, models: 
     assert loaded.templates == CAPTIONS
     torch.testing.assert_close(loaded.text.token_embedding.weight.half(), model.token_embedding.weight.half())
     assert loaded.text.token_embedding.weight.dtype == torch.float32
-
-
-def test_a_file_beside_its_configuration(vit: Path, models: ModelSettings) -> None:
-    assert load_clip(settings(vit / WEIGHTS), models).space.startswith("open_clip_model@")
-
-
-@pytest.mark.parametrize("model", ["nowhere", "~nobody-here/model"])
-def test_what_is_not_there_is_told(model: str, models: ModelSettings) -> None:
-    with pytest.raises(InvalidSetting, match=f"clip.model='{model}' is neither"):
-        load_clip(settings(model), models)
 
 
 def test_old_names_of_text_towers_are_converted(copy_of_vit: Path, models: ModelSettings) -> None:
@@ -377,14 +340,6 @@ def test_bad_models_are_refused_in_one_line_with_a_remedy(
         ClipTextEncoder(settings(model), models)
     assert caught.value.remedy and "\n" not in str(caught.value)
     assert not (copy_of_vit / "ran").exists()
-
-
-def test_without_open_clip_the_extra_is_named(
-    vit: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(BackendUnavailable, match=r"pip install 'arr-stream\[clip\]'"):
-        ClipEmbedder(settings(vit), models)
 
 
 @pytest.mark.parametrize("kind", ["vit16", "siglip", "token"])

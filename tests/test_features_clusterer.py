@@ -72,21 +72,6 @@ def test_any_embedding_gives_connected_regions_up_to_the_count(values: npt.NDArr
     assert pieces_of(labels).max() + 1 == regions
 
 
-def test_where_everything_is_alike_position_alone_divides() -> None:
-    values = np.full((16, 12, 20), 0.25, np.float32)
-    values += np.random.default_rng(0).normal(0, 1e-8, values.shape).astype(np.float32)
-    labels = labels_from_features(values, 8)
-    sizes = np.unique(labels, return_counts=True)[1]
-    assert len(sizes) == 8 and sizes.min() > 8 and sizes.max() < 90
-
-
-def test_nearness_keeps_alike_places_apart() -> None:
-    truth = np.zeros((12, 40), np.int32)
-    truth[3:9, 2:8] = truth[3:9, 32:38] = 1
-    labels = labels_from_features(directions(truth, 16), 8)
-    assert not set(np.unique(labels[4:8, 3:7])) & set(np.unique(labels[4:8, 33:37]))
-
-
 def test_borders_go_where_the_picture_has_them() -> None:
     labels = np.zeros((6, 8), np.int32)
     labels[:, 4:] = 5
@@ -101,16 +86,6 @@ def test_borders_go_where_the_picture_has_them() -> None:
 def test_in_a_plain_picture_borders_stay_where_they_are(labels: npt.NDArray[np.int32]) -> None:
     plain = np.full((labels.shape[0] * 4, labels.shape[1] * 4, 3), 77, np.uint8)
     np.testing.assert_array_equal(follow_colour(labels, plain), labels.repeat(4, axis=0).repeat(4, axis=1))
-
-
-def test_regions_follow_the_embedder_that_was_given() -> None:
-    truth = pattern()
-    rgb = np.full((192, 320, 3), 128, np.uint8)
-    clusters = FeatureClusterer(Given(directions(truth, 512)), 10).cluster(seen(rgb))
-    small = truth.repeat(4, axis=0).repeat(4, axis=1)
-    majority = [np.bincount(small[clusters.labels == region]).max() for region in range(clusters.count)]
-    assert sum(majority) / small.size > 0.97
-    assert clusters.method == "features (given)"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -8,7 +8,7 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.keyframes.generate import KeyframeRequest
-from arr_stream.keyframes.sharing import Lease, WorkerPool, maker_values
+from arr_stream.keyframes.sharing import Lease, WorkerPool
 from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.types import Frame, Grid
 from tests.live_fakes import LIGHT, picture, wait_until
@@ -49,14 +49,6 @@ def test_the_same_models_are_loaded_once_and_others_apart(pool: WorkerPool) -> N
     pool.lease(LIGHT.with_values({"keyframes.cluster_count": 9}))
     assert len(made) == 2
     assert first.wait_ready(60)
-
-
-@pytest.mark.parametrize(
-    "key", ["keyframes.text=auto", "clip.pca=some.file", "sam.points_per_side=9", "models.device=cpu"]
-)
-def test_what_makes_keyframes_tells_settings_apart(key: str) -> None:
-    name, value = key.split("=")
-    assert maker_values(LIGHT) != maker_values(LIGHT.with_values({name: float(value) if value[0] == "0" else value}))
 
 
 def test_each_gets_what_it_asked_for_by_its_own_index(pool: WorkerPool) -> None:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, KeyframeFailed
 from arr_stream.keyframes.base import KeyframePart, PartName
 from arr_stream.keyframes.generate import KeyframeFailure
-from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, worker_groups
+from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers
 from arr_stream.types import Clusters, Embedding
 from tests import keyframe_fakes as fakes
 
@@ -172,14 +171,6 @@ def test_start_that_fails_says_why(factory: str, error: type[Exception], words: 
     assert words in failed.message
 
 
-@pytest.mark.skipif(not hasattr(os, "nice"), reason="no priorities here")
-def test_process_has_a_lower_priority() -> None:
-    with worker(do="priority") as made:
-        arrived = outcome(made, 0)
-    assert isinstance(arrived, KeyframePart)
-    assert int(arrived.backend) >= min(19, os.nice(0) + 10)
-
-
 @pytest.mark.parametrize("state", ["starting", "busy", "failed"])
 def test_close_ends_process_and_thread_at_once(state: str) -> None:
     threads = threading.active_count()
@@ -282,12 +273,6 @@ def test_parts_arrive_as_they_are_made_and_a_lost_process_loses_only_the_rest() 
     assert arrived[2].parts == ("text",)
 
 
-def test_a_worker_takes_only_what_it_makes() -> None:
-    with worker(parts=("clusters",)) as made:
-        assert made.submit(replace(fakes.request(0), parts=("text", "embedding"))) == ()
-        assert made.submit(fakes.request(0)) == ("clusters",)
-
-
 def random_request(index: int) -> fakes.KeyframeRequest:
     asked = fakes.request(index, (320, 192))
     asked.frame.rgb[:] = np.random.default_rng(0).integers(0, 255, asked.frame.rgb.shape, np.uint8)
@@ -316,19 +301,3 @@ def test_standard_generators_in_several_workers() -> None:
     assert parts["clusters"].value.count == 12
     assert len(pids) == 2
     assert not any(map(running, pids))
-
-
-@pytest.mark.parametrize(
-    ("clusters", "embeddings", "text", "groups"),
-    [
-        ("slic", "appearance", "none", (("clusters", "embedding", "text"),)),
-        ("slic", "appearance", "rapidocr", (("clusters", "embedding"), ("text",))),
-        ("sam", "clip", "easyocr", (("clusters",), ("embedding",), ("text",))),
-        ("features", "clip", "rapidocr", (("clusters", "embedding"), ("text",))),
-        ("slic", "clip", "none", (("clusters",), ("embedding", "text"))),
-    ],
-)
-def test_heavy_parts_have_a_process_each(clusters: str, embeddings: str, text: str, groups: object) -> None:
-    keys = {"keyframes.clusters": clusters, "keyframes.embeddings": embeddings, "keyframes.text": text}
-    keys["keyframes.objects"] = "off"
-    assert worker_groups(Settings().with_values(keys)) == groups

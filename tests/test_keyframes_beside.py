@@ -6,25 +6,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import arr_stream
 import arr_stream.stream
 from arr_stream.config import Settings
-from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import KeyframePart, PartName
 from arr_stream.keyframes.beside import KeyframesBeside
-from arr_stream.keyframes.generate import (
-    Job,
-    KeyframeFailure,
-    KeyframeGenerator,
-    KeyframeRequest,
-    make_generator,
-)
+from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest, make_generator
 from tests import keyframe_fakes as fakes
 from tests.fault_helpers import clip
 
@@ -93,63 +83,11 @@ def test_what_a_query_waits_for_arrives_at_once_and_once(made: tuple[Slow, Keyfr
     assert [len(provider.collect()) for _ in range(DELAY + 1)] == [0, 0, 2, 0]
 
 
-def test_nothing_is_begun_for_a_last_frame(made: tuple[Slow, KeyframesBeside]) -> None:
-    slow, provider = made
-    provider.submit(asked(0))
-    assert provider.collect() == [] and slow.begun == []
-    provider.collect()
-    provider.collect()
-    assert provider.collect() and slow.begun == [(0, part) for part in EARLY]
-
-
 def test_nothing_is_begun_for_a_scene_that_is_gone(made: tuple[Slow, KeyframesBeside]) -> None:
     slow, provider = made
     cut = {index: replace(asked(index), new_scene=True) for index in (1, 2, 3)}
     assert arrivals(provider, {0: asked(0), **cut}, 7) == [[], [], [], [], [], [3, 3, 3], []]
     assert slow.begun == [(3, part) for part in EARLY]
-
-
-def test_a_new_scene_is_known_sooner_where_nothing_is_asked(made: tuple[Slow, KeyframesBeside]) -> None:
-    _, provider = made
-    cut, asked_cut = replace(asked(0), new_scene=True), replace(asked(4), new_scene=True, asked=True)
-    assert arrivals(provider, {0: cut, 4: asked_cut}, 8) == [[], [], [0, 0, 0], [], [], [], [], [4, 4, 4]]
-
-
-def test_closing_gives_up_what_is_not_begun(made: tuple[Slow, KeyframesBeside]) -> None:
-    slow, provider = made
-    slow.seconds = 0.3
-    provider.submit(asked(0))
-    provider.collect()
-    provider.collect()
-    started = time.monotonic()
-    provider.close()
-    assert time.monotonic() - started < 2.0
-    assert len(slow.begun) <= 1
-
-
-def test_a_keyframe_of_which_nothing_came_is_an_error_at_its_frame() -> None:
-    class Broken(Slow):
-        def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
-            def fail() -> object:
-                raise ZeroDivisionError("on purpose")
-
-            return dict.fromkeys(request.parts, fail)  # type: ignore[arg-type]
-
-    provider = KeyframesBeside(Broken(), 1)
-    provider.submit(replace(asked(5), awaited=frozenset({"text"})))
-    (failure,) = provider.collect()
-    assert isinstance(failure, KeyframeFailure) and failure.parts == ("text",)
-    with pytest.raises(KeyframeFailed, match="frame 5: text: ZeroDivisionError"):
-        provider.collect()
-    provider.close()
-
-
-def test_pictures_in_a_folder_wait_for_their_keyframes(tmp_path: Path) -> None:
-    for index in range(3):
-        Image.fromarray(np.full((64, 96, 3), 60 * index, np.uint8)).save(tmp_path / f"{index}.png")
-    settings = Settings().with_values({"keyframes.clusters": "grid", "keyframes.text": "none", "selection.budget": "2"})
-    with arr_stream.open(tmp_path, settings=settings) as stream:
-        assert next(iter(stream)).parts["embedding"] == (0, "appearance")
 
 
 def test_a_run_chooses_the_same_however_slow_keyframes_are(

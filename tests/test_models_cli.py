@@ -45,13 +45,6 @@ def test_list_tells_what_is_on_disk(models: Run, tmp_path: Path) -> None:
     assert rows["vit_b"]["licence"] == "Apache-2.0" and len(rows["vit_b"]["sha256"]) == 64
 
 
-def test_list_is_a_table_that_names_all_in_full(models: Run) -> None:
-    code, out, _ = models("list")
-    assert code == 0
-    for name in CATALOGUE:
-        assert name in out
-
-
 def test_path_of_the_folder_and_of_a_model(models: Run, tmp_path: Path) -> None:
     assert models("path") == (0, f"{tmp_path / 'models'}\n", "")
     assert models("path", "--folder", tmp_path / "other") == (0, f"{tmp_path / 'other'}\n", "")

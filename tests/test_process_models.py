@@ -139,26 +139,6 @@ def test_spoilt_weights_end_with_one_line(
     assert not video.exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "codes", "said"),
-    [
-        ((*CLIP, "--set", "clip.model=ViT-B-23:openai"), (51,), "ViT-B-32"),
-        (
-            (*CLIP, "--set", "clip.model=ViT-B-32:openai"),
-            (60,),
-            "arr-stream models fetch ViT-B-32:openai",
-        ),
-        (("--set", "keyframes.clusters=sam", "--set", "sam.checkpoint=none.pth"), (60, 62), "none.pth"),
-        (("-q", "  ", *CLIP), (30,), "empty"),
-    ],
-)
-def test_models_and_queries_that_cannot_be_are_refused_with_what_to_do(
-    run: Run, clip: Path, tmp_path: Path, arguments: tuple[str, ...], codes: tuple[int, ...], said: str
-) -> None:
-    code, _, err = run("process", clip, *arguments, "--set", f"models.folder={tmp_path}", *FAST)
-    assert code in codes and said in err and err.count("\n") == 1
-
-
 def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
     run: Run, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,15 +155,6 @@ def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
     assert len(frames) == 12
     assert all(frame.parts["embedding"] is None for frame in frames) and frames[-1].parts["clusters"] is not None
     assert all(len(frame.cells) == 20 for frame in frames)
-
-
-def test_the_directions_beside_the_weights_are_found() -> None:
-    from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
-
-    settings = Settings().with_values({"keyframes.embeddings": "clip"})
-    encoder = make_text_encoder(settings)
-    pca = find_pca(settings, encoder)
-    assert pca is not None and pca.variance_kept(16) > 0.8
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.processes import ChildProcess, Ready, Refused, Reply, ending, environment, serving_command
+from arr_stream.processes import ChildProcess, Ready, Refused, Reply, environment, serving_command
 
 MODULE = "tests.test_processes"
 
@@ -151,12 +151,3 @@ def test_one_that_hangs_is_killed_and_one_in_time_is_not(child: Callable[..., Ch
     with pytest.raises(TimeoutError, match=r"took longer than 0\.3 s"), process.within(0.3):
         process.receive()
     assert process.exit_code(20.0) == -signal.SIGKILL
-
-
-def test_endings_in_words() -> None:
-    assert [ending(code) for code in (0, 3, -9, -250)] == [
-        "ended with exit code 0",
-        "ended with exit code 3",
-        "was ended by SIGKILL",
-        "was ended by signal 250",
-    ]

@@ -106,12 +106,6 @@ def test_method_names_what_made_it() -> None:
     assert chosen == {"auto": best, "slic": best, "grid": "grid", "slic-skimage": "slic-skimage"}
 
 
-def test_grid_regions_are_nearly_square() -> None:
-    clusters = made("grid", 40).cluster(seen(two_halves((640, 256))))
-    assert clusters.count == 40
-    assert clusters.areas.max() / clusters.areas.min() < 1.3
-
-
 @pytest.mark.parametrize(
     ("name", "package", "remedy"),
     [
@@ -127,11 +121,6 @@ def test_missing_package_is_an_error_with_its_remedy(
         made(name, 4)
 
 
-def test_auto_chooses_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fast_slic", None)
-    assert made("auto", 4).cluster(seen(two_halves())).method == "slic-skimage"
-
-
 @settings(max_examples=60, deadline=None)
 @given(arrays(np.int64, st.tuples(st.integers(1, 12), st.integers(1, 12)), elements=st.integers(-3, 5)))
 def test_any_label_map_becomes_sound(labels: npt.NDArray[np.int64]) -> None:
@@ -141,20 +130,6 @@ def test_any_label_map_becomes_sound(labels: npt.NDArray[np.int64]) -> None:
     same_before = labels[:, :, None, None] == labels
     same_after = clusters.labels[:, :, None, None] == clusters.labels
     np.testing.assert_array_equal(same_before, same_after)
-
-
-def test_centroid_of_a_ring_lies_on_the_ring() -> None:
-    labels = np.ones((9, 9), int)
-    labels[1:8, 1:8] = 2
-    labels[3:6, 3:6] = 3
-    clusters = clusters_from_labels(labels, "rings")
-    assert_sound(clusters)
-    np.testing.assert_allclose(clusters.centroids_xy[2], 0.5)
-
-
-def test_empty_label_map_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\[0, 4\]"):
-        clusters_from_labels(np.zeros((0, 4), int), "none")
 
 
 class Looking(SkimageSlic):

@@ -100,9 +100,3 @@ def test_what_happens_elsewhere_does_not_matter() -> None:
     before, after = embed("appearance", rgb), embed("appearance", changed)
     np.testing.assert_allclose(before[:, :, :6], after[:, :, :6], atol=1e-5)
     assert np.abs(before[:, :, 12:] - after[:, :, 12:]).max() > 0.1
-
-
-def test_appearance_tells_orientation() -> None:
-    stripes = np.repeat(np.repeat(patch("stripes"), 4, axis=1), 4, axis=0)
-    upright, lying = embed("appearance", stripes), embed("appearance", np.ascontiguousarray(stripes.transpose(1, 0, 2)))
-    assert upright[13].min() > 0.2 and lying[13].max() < -0.2

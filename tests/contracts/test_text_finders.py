@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import socket
 from pathlib import Path
 from typing import NoReturn
@@ -18,8 +16,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import TEXT_READ, TextFinder, TextFinding
 from arr_stream.keyframes.text import TEXT_FINDERS, make_text_finder
-from arr_stream.keyframes.text.regions import text_mask
-from arr_stream.types import Grid, TextRegion
+from arr_stream.types import Grid
 from tests.keyframe_fakes import seen
 
 FINDERS: dict[str, TextFinder] = {}
@@ -121,34 +118,3 @@ def test_missing_models_are_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rapidocr.__spec__, "origin", str(tmp_path / "__init__.py"))
     with pytest.raises(BackendUnavailable, match=r"no det model.*force-reinstall"):
         make("rapidocr")
-
-
-def test_mask_is_where_the_polygon_is() -> None:
-    regions = (
-        TextRegion(((0.25, 0.25), (0.75, 0.25), (0.75, 0.5), (0.25, 0.5)), 0.9),
-        TextRegion(((0.5, 0.25), (1.0, 0.25), (1.0, 0.5), (0.5, 0.5)), 0.6),
-    )
-    mask = text_mask(regions, (80, 160))
-    assert mask[30, 60] == mask[30, 100] == pytest.approx(0.9)
-    assert mask[30, 150] == pytest.approx(0.6)
-    assert mask[10].max() == mask[50].max() == mask[30, 30] == 0.0
-
-
-@pytest.mark.data
-@every_reader
-def test_most_street_signs_are_found(name: str) -> None:
-    data = Path(os.environ.get("ARR_STREAM_DATA", "")) / "text" / "icdar2015"
-    if not (data / "textdet_test.json").is_file():
-        pytest.skip("set ARR_STREAM_DATA to the evaluation data, which holds text/icdar2015")
-    covered = total = 0
-    for entry in json.loads((data / "textdet_test.json").read_text())["data_list"]:
-        bgr = cv2.imread(str(data / "imgs" / Path(entry["img_path"]).name))
-        mask = find(name, np.ascontiguousarray(bgr[:, :, ::-1])).mask
-        truth = np.zeros(bgr.shape[:2], np.uint8)
-        legible = [instance for instance in entry["instances"] if not instance["ignore"]]
-        for instance in legible:
-            cv2.fillPoly(truth, [np.array(instance["polygon"], np.int32).reshape(-1, 2)], 1)
-        truth = cv2.resize(truth, mask.shape[::-1], interpolation=cv2.INTER_NEAREST)
-        covered += int(((mask > TEXT_READ) & (truth > 0)).sum())
-        total += int(truth.sum())
-    assert covered / total > 0.55
