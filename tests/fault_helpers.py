@@ -366,28 +366,6 @@ if __name__ == "__main__":
     main()
 
 
-class WallClock:
-    """`time.time` with an offset, as if the system clock had been set."""
-
-    def __init__(self) -> None:
-        self._real = time.time
-        self._offset_seconds = 0.0
-
-    def leap(self, seconds: float) -> None:
-        """Set the clock forward or back."""
-        self._offset_seconds += seconds
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[WallClock]:
-        """Replace `time.time` for the whole process until the end of the block."""
-        real = self._real
-        time.time = lambda: real() + self._offset_seconds
-        try:
-            yield self
-        finally:
-            time.time = real
-
-
 def worker_pids() -> list[int]:
     """Return the keyframe workers that this process started."""
     found = []
@@ -396,35 +374,3 @@ def worker_pids() -> list[int]:
             if b"arr_stream.keyframes.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
-
-
-class SmallRoom:
-    """Mounted tmpfs that can be filled up."""
-
-    def __init__(self, folder: Path) -> None:
-        self._ballast = folder / "ballast"
-
-    def fill(self) -> None:
-        """Write until no byte is left."""
-        with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    def empty(self) -> None:
-        """Free the space again."""
-        self._ballast.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def small_room(folder: Path) -> Iterator[SmallRoom | None]:
-    """Mount a tmpfs of 6 MB at a folder until the end of the block; yield None where this user may not mount."""
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", "size=6m", "arr-stream-test", str(folder)]
-    mounted = False
-    with contextlib.suppress(OSError):
-        mounted = os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
-    try:
-        yield SmallRoom(folder) if mounted else None
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)

@@ -17,7 +17,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from arr_stream.config import Settings
-from arr_stream.errors import ConnectionFailed, NotAMediaFile, SourceTooLarge, StreamSilent
 from arr_stream.live.pictures import encode
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import Frame
@@ -79,80 +78,6 @@ def test_a_waiting_reader_gets_what_comes_and_ends_when_it_is_finished() -> None
     assert [frame.index for frame in got] == list(range(5))
     made.push(picture(9), 9.0)
     assert made.ended and len(got) == 5
-
-
-def test_closing_ends_a_waiting_reader_and_tells_the_other_side_once() -> None:
-    made = source()
-    told: list[str] = []
-    made.on_close = lambda: told.append(threading.current_thread().name)
-    reader = threading.Thread(target=lambda: list(made.frames()), name="reader", daemon=True)
-    reader.start()
-    made.close()
-    reader.join(10)
-    made.close()
-    assert not reader.is_alive() and len(told) == 1
-
-
-def test_a_changed_size_goes_on() -> None:
-    with source(**EVERY) as made:
-        made.push(picture(1), 0.0)
-        made.wait_first()
-        made.push(picture(2, (64, 48)), 0.1)
-        frames = made.frames()
-        assert [next(frames).size_wh for _ in range(2)] == [(32, 16), (64, 48)]
-        assert made.info.size_wh == (32, 16)
-
-
-def test_size_and_kind_are_known_after_the_first_picture() -> None:
-    with source() as made:
-        with pytest.raises(RuntimeError, match="wait_first"):
-            _ = made.info
-        made.push(picture(1), 0.0)
-        info = made.wait_first()
-        assert (info.kind, info.live, info.codec, info.size_wh, info.path) == ("browser", True, "mjpeg", (32, 16), None)
-
-
-def test_a_browser_that_sends_nothing_is_given_up() -> None:
-    made = source(**{"live.connect_seconds": 0.05})
-    with pytest.raises(StreamSilent, match=r"sent no picture within 0.05 s"):
-        made.wait_first()
-    assert made.ended
-
-
-def test_an_end_before_the_first_picture_is_told_at_once() -> None:
-    made = source()
-    threading.Timer(0.05, made.finish).start()
-    with pytest.raises(ConnectionFailed, match="before its first picture"):
-        made.wait_first(1000)
-
-
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize(
-    ("jpeg", "error", "says"),
-    [
-        (picture(1, (64, 17)), SourceTooLarge, "64x17 are 1088 pixels, at most 1024"),
-        (BOMB, SourceTooLarge, "65000x65000 are 4225000000 pixels"),
-        (picture(1)[:-9], NotAMediaFile, "no JPEG, or damaged"),
-        (picture(1)[:40], NotAMediaFile, "no JPEG, or damaged"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(50), NotAMediaFile, "a picture of 58 bytes is no JPEG"),
-    ],
-)
-def test_pictures_that_cannot_be_used_end_it(first: bool, jpeg: bytes, error: type[Exception], says: str) -> None:
-    made = source(**{"source.max_pixels": 1024})
-    if not first:
-        made.push(picture(1), 0.0)
-        made.wait_first()
-    made.push(jpeg, 0.0)
-    with pytest.raises(error, match=says) as caught:
-        made.wait_first() if first else list(made.frames())
-    assert made.ended and made.error is caught.value and "\n" not in str(caught.value)
-
-
-def test_frames_can_be_taken_once() -> None:
-    with source() as made:
-        made.frames()
-        with pytest.raises(RuntimeError, match="taken already"):
-            made.frames()
 
 
 def test_times_are_the_senders_while_they_agree_with_arrival() -> None:
@@ -244,14 +169,6 @@ def test_pictures_become_a_stream_that_ends_with_the_socket(server: RunningServe
         assert server.status(status["id"])["kind"] == "browser"
         sender.send(picture(3, (96, 160)))
         until(lambda: server.status(status["id"])["size_wh"] == [96, 160])
-
-
-def test_an_acknowledgement_tells_how_many_have_come(server: RunningServer) -> None:
-    with camera(server) as sender:
-        sender.said()
-        for _ in range(6):
-            sender.send()
-        until(lambda: sender.said()["received"] == 6)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,11 @@ import arr_stream.stream
 from arr_stream.config import Settings
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import PARTS, PartName
-from arr_stream.keyframes.generate import KeyframeFailure, KeyframeTally, make_generator, make_part
+from arr_stream.keyframes.generate import make_generator, make_part
 from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.run import RunResult, run
-from tests import keyframe_fakes as fakes
 from tests.fault_helpers import QUICK, Faulty, clip, decoded, ended, finished, lines, running, until
 
 FRAMES, INTERVAL = 30, 8
@@ -95,44 +94,12 @@ def test_a_keyframe_of_which_nothing_worked_ends_the_run(
     assert end is not None and end.reason == "failed"
 
 
-def test_a_library_that_ends_the_program_elsewhere_does_not_make_the_run_finished(source: Path, tmp_path: Path) -> None:
-    def leave(patches: PatchSet) -> None:
-        if patches.index == 3:
-            raise SystemExit(0)
-
-    stream = arr_stream.open(source, settings=SETTINGS)
-    with pytest.raises(SystemExit):
-        run(stream, [records_of(stream, tmp_path / "r.jsonl")], on_frame=leave)
-    end = read_records(tmp_path / "r.jsonl")[2]
-    assert end is not None and (end.reason, end.frames) == ("failed", 4)
-
-
-def test_an_error_without_words_is_named_by_its_kind() -> None:
-    def job() -> Any:
-        raise MemoryError
-
-    failure = make_part(3, "text", job)
-    assert isinstance(failure, KeyframeFailure) and failure.message == "text: MemoryError"
-
-
 def test_an_interrupt_in_a_model_is_no_failure_of_the_model() -> None:
     def job() -> Any:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         make_part(0, "text", job)
-
-
-def test_a_tally_asks_only_for_what_was_tried() -> None:
-    tally = KeyframeTally()
-    tally.require_all()
-    tally.add(KeyframeFailure(0, "text: no", parts=("text",)))
-    with pytest.raises(KeyframeFailed, match="text failed on the only keyframe; the last time: text: no"):
-        tally.require_all()
-    made = make_part(1, "text", lambda: fakes.parts(fakes.request(1))["text"])
-    tally.add(made)
-    tally.require_all()
-    assert tally.failures == {"text": 1}
 
 
 @pytest.mark.slow

@@ -105,13 +105,6 @@ def test_a_read_only_disk_is_told_before_any_work(source: Path, tmp_path: Path) 
         assert not list(disk.seen.iterdir())
 
 
-def test_a_folder_is_no_output(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "out.jsonl").mkdir()
-    stream = arr_stream.open(source, settings=SETTINGS)
-    with stream, pytest.raises(OutputUnwritable, match="is a folder"):
-        records_of(stream, tmp_path / "out.jsonl")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["-o", "--patches"])
 def test_a_folder_that_is_removed_in_mid_run(source: Path, tmp_path: Path, what: str) -> None:
@@ -182,21 +175,6 @@ def _resident_bytes(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_slow_reader_gets_every_frame(source: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "out.jsonl")
-    with running(_arguments(source, tmp_path, "--patches")) as process, (tmp_path / "out.jsonl").open("rb") as reader:
-        pieces = []
-        while piece := reader.read(32_768):
-            pieces.append(piece)
-            time.sleep(0.1)
-        assert ended(process).code == 0
-    (tmp_path / "read.jsonl").write_bytes(b"".join(pieces))
-    _, frames, end = read_records(tmp_path / "read.jsonl")
-    assert [frame.index for frame in frames] == list(range(FRAMES))
-    assert end is not None and end.reason == "finished"
-
-
-@pytest.mark.slow
 def test_a_reader_that_goes_away_is_one_line(source: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out.jsonl")
     with running(_arguments(source, tmp_path)) as process:
@@ -245,15 +223,6 @@ def test_a_consumer_that_hangs_is_given_up_when_told_to_end(source: Path, tmp_pa
     assert max(ahead) <= 5
     _, frames, end = read_records(tmp_path / "out.jsonl")
     assert end is not None and end.frames == len(frames) == result.frames
-
-
-def test_a_consumer_that_hangs_for_a_while_loses_nothing(source: Path) -> None:
-    hanging = Hanging(3, lambda hanging: hanging.let_go.set())
-    result = run_stream(
-        arr_stream.open(source, settings=SETTINGS, max_frames=12), [BackgroundConsumer(hanging)], stop=threading.Event()
-    )
-    assert (result.reason, result.error) == ("finished", None)
-    assert hanging.taken == list(range(12))
 
 
 def test_records_tell_that_what_was_closed_before_them_failed(source: Path, tmp_path: Path) -> None:

@@ -40,11 +40,3 @@ def test_a_slow_listener_loses_summaries_before_answers_and_is_told() -> None:
     assert taken[-1] == {"type": "summary", "number": 99}
     assert taken[0]["count"] + len(taken) - 1 == 104
     assert slow.take() == []
-
-
-def test_what_waits_is_bounded_whatever_it_is() -> None:
-    slow = Subscription(lambda: None, most_waiting=10)
-    for number in range(50):
-        slow.put({"type": "answer", "number": number})
-    missed, *taken = slow.take()
-    assert missed == {"type": "missed", "count": 40} and [event["number"] for event in taken] == list(range(40, 50))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ pytest.importorskip("prometheus_client", reason="prometheus_client is not instal
 from prometheus_client.parser import text_string_to_metric_families
 
 from arr_stream.live.metrics import LiveMetrics, StreamMetrics
-from arr_stream.patch_set import Answer, Feeding
 from arr_stream.sources.base import SourceStats
 from arr_stream.types import Frame
 from tests.choices import choose
@@ -55,21 +52,6 @@ def test_frames_are_counted_and_measured() -> None:
     assert value(metrics, "confidence_ratio", stream="door") == 0.75
 
 
-def test_answers_and_the_memory_of_the_model() -> None:
-    metrics = LiveMetrics()
-    frame = Frame(0, 0.0, BLACK)
-    good = Answer("What?", "A dog.", 0, 0.0, "model", prefill_ms=60, decode_ms=240)
-    bad = replace(good, finish="failed", error="no")
-    feeding = Feeding(cache_bytes=4096, memory_tokens=77)
-    StreamMetrics(metrics, "a").consume(frame, choose(frame, answers=(good, bad), feeding=feeding))
-    assert value(metrics, "answers_total", stream="a", finish="stop") == 1
-    assert value(metrics, "answers_total", stream="a", finish="failed") == 1
-    assert value(metrics, "answer_seconds_sum", stream="a") == pytest.approx(0.3)
-    assert value(metrics, "answer_first_token_seconds_sum", stream="a") == pytest.approx(0.06)
-    assert value(metrics, "model_cache_bytes", stream="a") == 4096
-    assert value(metrics, "model_memory_tokens", stream="a") == 77
-
-
 def test_counters_of_a_source_are_taken_over_and_survive_its_replacement() -> None:
     metrics = LiveMetrics()
     metrics.add("a")
@@ -80,24 +62,6 @@ def test_counters_of_a_source_are_taken_over_and_survive_its_replacement() -> No
     assert value(metrics, "source_reconnects_total", stream="a") == 3
     assert value(metrics, "source_stalls_total", stream="a") == 1
     assert value(metrics, "frames_dropped_total", stream="a") == 9
-
-
-def test_counters_histograms_and_gauges() -> None:
-    metrics = LiveMetrics()
-    metrics.add("a")
-    metrics.count("a", "alerts_total")
-    metrics.count("a", "pictures_sent_total", by=3)
-    metrics.observe("a", "shown_age_seconds", 0.042)
-    metrics.observe("a", "shown_age_seconds", -0.001)
-    metrics.count("a", "errors_total", "ValueError")
-    metrics.set("a", "queue_frames", 3)
-    assert value(metrics, "alerts_total", stream="a") == 1
-    assert value(metrics, "pictures_sent_total", stream="a") == 3
-    assert value(metrics, "shown_age_seconds_bucket", stream="a", le="0.06") == 2
-    assert value(metrics, "errors_total", stream="a", kind="ValueError") == 1
-    assert value(metrics, "queue_frames", stream="a") == 3
-    assert value(metrics, "clients") == 4 and value(metrics, "streams") == 1
-    assert values(metrics)["process_resident_memory_bytes", ()] > 1e7
 
 
 def test_a_stream_that_is_removed_leaves_nothing_and_does_not_come_back() -> None:
@@ -129,24 +93,3 @@ def test_names_follow_the_conventions() -> None:
     )
     assert not [family.name for family in families if family.name.endswith(("_created", "_ms"))]
     assert value(metrics, "frames_total", stream='a "quoted"\nname\\') == 0
-
-
-def test_several_threads_lose_no_count() -> None:
-    metrics = LiveMetrics()
-    frame = Frame(0, 0.0, BLACK)
-    patches = choose(frame)
-    consumers = [StreamMetrics(metrics, "a") for _ in range(4)]
-
-    def work(number: int) -> None:
-        for _ in range(200):
-            consumers[number].consume(frame, patches)
-            metrics.count("a", "pictures_sent_total")
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(5):
-        metrics.render(1, 1)
-    for thread in threads:
-        thread.join()
-    assert value(metrics, "frames_total", stream="a") == value(metrics, "pictures_sent_total", stream="a") == 800

@@ -12,9 +12,8 @@ import cv2
 import numpy as np
 import pytest
 
-from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
-from arr_stream.live.pictures import PictureRoom, Shown, Watching, encode
+from arr_stream.live.pictures import PictureRoom, Shown, Watching
 from arr_stream.pipeline import Pipeline
 from arr_stream.types import Frame
 from tests.live_fakes import LIGHT, picture
@@ -56,9 +55,6 @@ class Client:
         assert message is not None
         return parsed(message)
 
-    def nothing_comes(self) -> bool:
-        return not self.woken.wait(0.15)
-
 
 def parsed(message: bytes) -> tuple[dict, list[np.ndarray]]:
     (length,) = struct.unpack_from("<I", message)
@@ -83,32 +79,6 @@ def test_a_message_holds_the_frame_in_each_view_and_what_is_known_of_it(room: Pi
     assert np.abs(source[..., ::-1].astype(int).mean() - shown.frame.rgb.mean()) < 3
     assert channel.shape == source.shape == (128, 160, 3) and np.abs(channel.astype(int) - source).mean() > 10
     assert abs(header["captured_unix"] - time.time()) < 20 and header["sent_age_ms"] >= 0
-
-
-def test_at_most_two_are_under_way_and_then_the_newest_comes(room: PictureRoom) -> None:
-    frames, client = Frames(), Client(room)
-    seen = []
-    for _ in range(2):
-        room.show(frames.next())
-        seen.append(client.next()[0])
-    for _ in range(5):
-        room.show(frames.next())
-    assert client.nothing_comes()
-    assert client.watching.acknowledge(seen[0]["seq"])
-    assert client.next()[0]["index"] == 6
-    assert len(client.ages) == 1 and client.ages[0] > 0
-    assert not client.watching.acknowledge(99)
-    assert not client.watching.acknowledge(seen[0]["seq"])
-
-
-def test_a_message_that_nobody_took_holds_nobody_else_up(room: PictureRoom) -> None:
-    frames, idle, busy = Frames(), Client(room), Client(room)
-    for number in range(8):
-        room.show(frames.next())
-        header, _ = busy.next()
-        assert header["index"] == number
-        busy.watching.acknowledge(header["seq"])
-    assert idle.next()[0]["index"] == 0
 
 
 def test_who_comes_late_sees_the_last_frame_at_once_and_another_view_of_it(room: PictureRoom) -> None:
@@ -155,29 +125,3 @@ def test_a_view_that_cannot_be_drawn_is_told_and_the_others_go_on(
     assert flow.woken.wait(10)
     assert flow.watching.error == "flow: ZeroDivisionError: no such colour" and flow.watching.take() is None
     assert good.next()[0]["index"] == 0
-
-
-@pytest.mark.parametrize("views", [[], ["patches"] * 3, ["patchs"], ["channel:nothing"]])
-def test_views_that_do_not_exist_are_refused(room: PictureRoom, views: list[str]) -> None:
-    with pytest.raises(InvalidSetting):
-        room.watch(views, lambda: None)
-
-
-def test_large_pictures_are_made_smaller_and_sizes_may_change(room: PictureRoom) -> None:
-    jpeg = cv2.imdecode(np.frombuffer(encode(picture(0, (2560, 640))), np.uint8), cv2.IMREAD_COLOR)
-    assert jpeg.shape == (320, 1280, 3)
-    frames, client = Frames(), Client(room, "source")
-    for size_wh in ((160, 128), (192, 96)):
-        room.show(frames.next(size_wh))
-        header, (shown,) = client.next()
-        client.watching.acknowledge(header["seq"])
-        assert tuple(header["size_wh"]) == size_wh == shown.shape[1::-1]
-
-
-def test_a_snapshot_is_the_newest_frame(room: PictureRoom) -> None:
-    assert room.snapshot("source") is None
-    room.show(Frames().next())
-    jpeg = room.snapshot("source")
-    assert jpeg is not None and jpeg[:2] == b"\xff\xd8"
-    with pytest.raises(InvalidSetting):
-        room.snapshot("nothing")

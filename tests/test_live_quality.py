@@ -25,17 +25,6 @@ class Clock:
         return changes
 
 
-def test_stays_at_full_quality_under_a_light_load() -> None:
-    assert Clock().run(30, load=0.5) == []
-
-
-def test_saves_on_keyframes_before_it_saves_on_flow() -> None:
-    intervals = [step.interval_factor for step in STEPS]
-    sizes = [step.flow_reduction for step in STEPS]
-    assert intervals == sorted(intervals) and sizes == sorted(sizes)
-    assert max(step.interval_factor for step in STEPS if step.flow_reduction == 1) == max(intervals)
-
-
 @pytest.mark.parametrize("strain", [{"load": 1.0}, {"load": 0.3, "drop_every": 5}])
 def test_is_lowered_step_by_step_under_load_and_restored_after(strain: dict[str, float]) -> None:
     clock = Clock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import socket
 import threading
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from arr_stream.config import Settings
@@ -21,21 +19,15 @@ from arr_stream.errors import (
     BackendUnavailable,
     BudgetError,
     ConnectionFailed,
-    EmptyQuery,
     InvalidSetting,
     RegionOutsideFrame,
 )
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub, Subscription
-from arr_stream.live.pictures import PictureRoom
-from arr_stream.live.publishing import MOST_RECORDS, Publisher
 from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.live.streams import LiveStreams
-from arr_stream.records.schema import Header, frame_record
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
-from arr_stream.types import Frame
-from tests.choices import choose
 from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, jpeg, no_thread_left, wait_until
 from tests.live_fakes import pool as pool
 from tests.media import moving_frames, write_video
@@ -96,18 +88,6 @@ def test_streams_are_added_and_removed_while_others_run(listening: Listening) ->
     assert [len(event["streams"]) for event in listening.of("streams")] == [1, 2, 1]
 
 
-def test_there_is_a_limit_and_presets_are_known(listening: Listening) -> None:
-    with pytest.raises(InvalidSetting, match="choose one of few"):
-        listening.streams.add(TEST_PICTURE, preset="many")
-    with pytest.raises(EmptyQuery):
-        listening.streams.add(TEST_PICTURE, query=[" "])
-    assert not listening.streams.runners
-    for _ in range(3):
-        listening.streams.add(TEST_PICTURE)
-    with pytest.raises(InvalidSetting, match="3 is the limit"):
-        listening.streams.add(TEST_PICTURE)
-
-
 def test_what_is_asked_and_set_takes_effect_and_what_is_wrong_changes_nothing(listening: Listening) -> None:
     runner = live(listening.streams.add(TEST_PICTURE))
     runner.ask_for(["red", "fences"], region_xywh=(10, 10, 50, 50))
@@ -139,26 +119,6 @@ def test_records_and_summaries_tell_every_frame(listening: Listening) -> None:
     assert not listening.of("frame"), "only for those who name it"
 
 
-def test_kept_frames_are_records_when_asked_for_and_nothing_to_search_for_garbage_before() -> None:
-    black = np.zeros((360, 640, 3), np.uint8)
-    frames = [Frame(index, index / 30, black) for index in range(MOST_RECORDS + 3)]
-    room = PictureRoom("one")
-    try:
-        publisher = Publisher("one", EventHub(), room, lambda: 0)
-        publisher.consume(frames[0], choose(frames[0]))
-        gc.collect()
-        before = len(gc.get_objects())
-        for frame in frames[1:]:
-            publisher.consume(frame, choose(frame))
-        gc.collect()
-        assert len(gc.get_objects()) - before < 40 * MOST_RECORDS, "110 cells each"
-        header = Header.for_grid(choose(frames[0]).grid, source="", query=None, budget_tokens=0, config={})
-        assert list(publisher.records()) == [frame_record(choose(frame), header) for frame in frames[3:]]
-        assert [record["index"] for record in publisher.records(2)] == [MOST_RECORDS + 1, MOST_RECORDS + 2]
-    finally:
-        room.close()
-
-
 def test_pausing_stops_frames_and_goes_on(listening: Listening) -> None:
     runner = live(listening.streams.add(TEST_PICTURE))
     runner.paused = True
@@ -167,15 +127,6 @@ def test_pausing_stops_frames_and_goes_on(listening: Listening) -> None:
     before = runner.status()["frames"]
     runner.paused = False
     wait_until(lambda: runner.status()["frames"] > before)
-
-
-def test_viewers_see_how_old_their_pictures_are(listening: Listening) -> None:
-    runner = live(listening.streams.add(TEST_PICTURE))
-    woken = threading.Event()
-    watching = runner.room.watch(["patches"], woken.set, on_age=runner.publisher.age)
-    assert woken.wait(10) and watching.take() is not None and watching.acknowledge(1)
-    assert 0 < runner.status()["age_ms"] < 60_000
-    watching.close()
 
 
 class Failing:
@@ -308,22 +259,6 @@ class TestNoModel:
         wait_until(lambda: runner.status()["state"] == "failed")
         assert runner.status()["message"] == "transformers is not installed"
         assert self.closed == [True] and isinstance(self.errors[0], BackendUnavailable)
-
-
-def test_without_a_model_there_is_nothing_to_ask(listening: Listening) -> None:
-    runner = live(listening.streams.add(TEST_PICTURE))
-    with pytest.raises(InvalidSetting, match="no model"):
-        runner.question("What is there?")
-
-
-def test_a_studio_closes_within_seconds_whatever_its_streams_do(listening: Listening) -> None:
-    listening.streams.add("x", opener=Failing(ConnectionFailed("x: refused")))
-    live(listening.streams.add(TEST_PICTURE))
-    paused = live(listening.streams.add(TEST_PICTURE))
-    paused.paused = True
-    listening.streams.close()
-    with pytest.raises(InvalidSetting):
-        listening.streams.add(TEST_PICTURE)
 
 
 def test_what_is_asked_and_set_while_it_is_opened_holds_from_the_first_frame(

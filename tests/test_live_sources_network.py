@@ -46,12 +46,7 @@ from tests.live_servers import (
 from tests.media import moving_frames, write_audio, write_video
 
 PATIENT = Settings().with_values({"live.connect_seconds": PATIENCE_SECONDS, "live.stall_seconds": PATIENCE_SECONDS})
-QUICK = Settings().with_values(
-    {
-        "live.connect_seconds": 5.0,
-        "live.stall_seconds": 1.5,
-    }
-)
+QUICK = Settings().with_values({"live.connect_seconds": 5.0, "live.stall_seconds": 1.5})
 
 
 @pytest.fixture(autouse=True)
@@ -184,21 +179,6 @@ def test_a_password_that_is_changed_meanwhile_ends_the_frames() -> None:
     assert isinstance(reading.error, AuthenticationFailed)
 
 
-def _opened(address: str, settings: Settings) -> Source:
-    """Opens an address whose server says nothing when it is ready."""
-    found: list[Source] = []
-
-    def opens() -> bool:
-        try:
-            found.append(open_live(address, settings))
-        except ConnectionFailed:
-            return False
-        return True
-
-    wait_for(opens, "a server")
-    return found[0]
-
-
 def test_udp_with_a_sender_that_starts_again_with_another_size() -> None:
     need_ffmpeg()
     port = free_port()
@@ -267,11 +247,6 @@ def test_http_passwords(status: str) -> None:
     assert not re.search("geheim|heimlich", str(caught.value))
 
 
-def test_a_port_where_nothing_comes() -> None:
-    with pytest.raises(StreamSilent):
-        open_live(f"udp://127.0.0.1:{free_port()}", QUICK.with_values({"live.connect_seconds": 0.5}))
-
-
 @pytest.mark.parametrize("scheme", ["rtsp", "http", "rtmp"])
 def test_a_server_that_says_nothing_and_none_at_all(scheme: str) -> None:
     with byte_server(hang) as server, pytest.raises(StreamSilent, match=r"nothing came within 0\.5 s") as caught:
@@ -320,17 +295,6 @@ def test_a_size_that_grows_beyond_the_limit_ends_the_frames(transport_stream: by
     assert set(reading.sizes) == {(160, 120)}
 
 
-def test_a_stream_cut_in_mid_frame_is_opened_again(transport_stream: bytes) -> None:
-    half = transport_stream[: len(transport_stream) // 2 - 77]
-    chunks = [half[at : at + 8000] for at in range(0, len(half), 8000)]
-    with (
-        byte_server(lambda connection: _once(connection, chunks)) as server,
-        Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", QUICK)) as reading,
-    ):
-        wait_for(lambda: reading.source.stats.reconnects >= 2, "two more connections")
-    reading.check_order()
-
-
 def _then_hang(connection: socket.socket, chunks: list[bytes], pause_seconds: float) -> None:
     http_body(connection, chunks, pause_seconds=pause_seconds)
     hang(connection)
@@ -377,9 +341,6 @@ def test_close_ends_an_attempt_that_hangs(transport_stream: bytes) -> None:
             served.set()
             _once(connection, [transport_stream])
 
-    with (
-        byte_server(serve) as server,
-        Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT)) as reading,
-    ):
+    with byte_server(serve) as server, Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT)) as reading:
         wait_for(lambda: len(server.connections) > 1, "the second connection")
     assert reading.error is None

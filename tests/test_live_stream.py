@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFrame
 from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.live.stream import LiveStream
 from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet
@@ -64,14 +62,6 @@ def fed(pool: WorkerPool) -> Iterator[Fed]:
         yield made
 
 
-def test_frames_do_not_wait_for_the_keyframe_models() -> None:
-    fed = Fed(None)
-    first = fed.next()
-    assert first.index == 0 and first.keyframe_index is None
-    fed.until(lambda patches: patches.parts.keys() >= {"clusters", "embedding"})
-    fed.stream.close()
-
-
 def test_settings_change_with_the_next_frame(fed: Fed) -> None:
     assert len(fed.next()) == 12
     fed.stream.configure(LIGHT.with_values({"selection.budget": "5"}))
@@ -113,31 +103,6 @@ def test_what_else_is_set_while_models_load_does_not_lose_them(fed: Fed) -> None
     fed.until(lambda _: fed.said)
     assert fed.stream.settings == other.with_values({"selection.budget": "4"})
     assert len(fed.next()) == 4
-
-
-def test_a_paused_stream_holds_models_for_the_newest_settings_alone() -> None:
-    class Noted(KeyframeWorkers):
-        closed = False
-
-        def close(self) -> None:
-            self.closed = True
-            super().close()
-
-    made: list[Noted] = []
-
-    def make(settings: Settings) -> Noted:
-        made.append(Noted(settings))
-        return made[-1]
-
-    fed = Fed(WorkerPool(make))
-    with fed.stream:
-        fed.until(lambda patches: "clusters" in patches.parts)
-        for count in (20, 30, 40):
-            fed.stream.configure(LIGHT.with_values({"keyframes.cluster_count": count}))
-            wait_until(lambda: not [t for t in threading.enumerate() if t.name == "arr-stream-change"])
-        assert [workers.closed for workers in made] == [False, True, True, False]
-        fed.next()
-        assert [workers.closed for workers in made] == [True, True, True, False]
 
 
 def test_models_that_cannot_be_loaded_at_the_start_end_the_run(pool: WorkerPool) -> None:
@@ -249,13 +214,6 @@ def test_the_newest_frame_wins_and_what_is_dropped_is_counted(pool: WorkerPool) 
     assert slow.indices[-1] == result.frames + result.dropped - 1
     # An old frame would be as many times 0.2 s old as frames had waited before it.
     assert max(slow.ages[3:]) < 1.0
-
-
-def test_every_takes_each_frame_while_the_buffer_has_room(pool: WorkerPool) -> None:
-    slow = Slow(0.15)
-    result, _ = slowly(pool, slow, 10, policy="every", buffer_frames=15)
-    assert slow.indices[:4] == [0, 1, 2, 3]
-    assert result.dropped > 0 and max(slow.ages) > 0.4
 
 
 def test_quality_follows_the_load_and_the_records_tell(

@@ -100,12 +100,6 @@ def test_damage_in_mid_file_is_skipped_or_ends_the_file(stop: bool, count: int) 
     assert not any(frame.damaged for frame in read[:28]) and any(frame.damaged for frame in read) != stop
 
 
-def test_a_range_that_lies_behind_the_damage_says_so() -> None:
-    with pytest.raises(SourceDamaged) as caught:
-        open_source(data_folder(DAMAGED), start_seconds=3.5, stop_at_damage=True)
-    assert caught.value.frames_read == 0
-
-
 def test_backward_timestamps_are_put_in_order() -> None:
     with open_source(data_folder("videos/opencv_Megamind.avi")) as source:
         times = [frame.pts_seconds for frame in source.frames()]
