@@ -1,20 +1,8 @@
-"""What is measured in vLLM, as tables and as a picture; the servers themselves are in test_vllm_plugin.py."""
+"""What is measured in vLLM, as tables; the servers themselves are in test_vllm_plugin.py."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import cv2
-
-from arr_stream.errors import InvalidSetting
-from arr_stream.evaluation.tables import ResultTable
-from benchmarks.results.pictures import draw, drawn
-from benchmarks.results.records import Record
-from benchmarks.results.records import Run as Measured
-from benchmarks.results.targets import TARGETS
 from benchmarks.serving.measure import BESIDE, LARGE, OURS, SMALL, WAYS, Call, ServingReport
-from tests.conftest import Run
 
 
 def report() -> ServingReport:
@@ -38,21 +26,3 @@ def test_streams_are_told_beside_those_of_whole_frames() -> None:
     assert ours["of whole"] == 4.0 and rows[str(SMALL), 16, OURS]["of whole"] == 2.0
     assert ours["answers a second"] == 1.5 and ours["tokens a second"] == 8.0
     assert ours["median ms"] == 2500.0 and ours["cached share"] == 0.5 and ours["lost"] == 1
-
-
-def test_they_are_on_the_page_and_drawn(tmp_path: Path) -> None:
-    made = json.loads(json.dumps(report().as_json()))
-    record = Record(
-        "serving", "2026-01-02 03:04", "0123abcd", "c0de", {}, False, (Measured("", "benchmarks", 1.0, 0, made),)
-    )
-    values = {target.what: target.value(record) for target in TARGETS if target.section == "serving"}
-    assert list(values.values()) == [5.0, 4.0, 2.0], values
-    draw({"serving": record}, tmp_path)
-    picture = cv2.imread(str(tmp_path / drawn("serving")))
-    assert picture is not None and picture.std() > 20
-    assert all(ResultTable.from_json(table).rows for table in made["tables"])
-
-
-def test_a_vllm_that_is_not_there_is_one_line(measure: Run) -> None:
-    code, _, err = measure("serving", "--vllm", "/nowhere/vllm")
-    assert code == InvalidSetting.exit_code and "no such program" in err

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import textwrap
-import zlib
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,6 @@ from hypothesis import strategies as st
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from fuzzing import media_seeds  # noqa: E402
-from fuzzing.__main__ import main  # noqa: E402
 from fuzzing.campaign import Campaign  # noqa: E402
 from fuzzing.mutate import LARGEST_BYTES, PLAIN, TEXT, apply, boxes, json_line, json_value, png_sums  # noqa: E402
 from fuzzing.runner import Runner  # noqa: E402
@@ -26,7 +22,6 @@ from fuzzing.targets import TARGETS  # noqa: E402
 from fuzzing.weight_targets import safetensors_header, zipped_entry  # noqa: E402
 
 from arr_stream.errors import ArrStreamError  # noqa: E402
-from arr_stream.sources import open_source  # noqa: E402
 
 EVERY_MUTATION = (*PLAIN, *TEXT, boxes, json_line, json_value, png_sums, safetensors_header, zipped_entry)
 
@@ -144,54 +139,12 @@ def test_a_fault_behind_conditions_is_reached_by_what_ran_and_made_small(planted
     assert first.outcomes == second.outcomes
 
 
-def test_the_command_line_tells_findings_and_how_to_see_them_again(
-    planted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found, figures = tmp_path / "found", tmp_path / "figures.json"
-    spec = f"{planted}:DEEP"
-    options = ["--inputs", "1000", "--findings", str(found), "--json", str(figures)]
-    assert main(["--target", spec, *options]) == 1
-    (row,) = json.loads(figures.read_text())["targets"]
-    assert row["inputs"] == 1000 and row["found"]["exception"] >= 1 and len(row["findings"]) == 1
-    (saved,) = found.glob("*.bin")
-    assert f"--target {spec} --reproduce {saved}" in saved.with_suffix(".txt").read_text()
-    assert main(["--target", spec, "--reproduce", str(saved)]) == 1
-    assert "ZeroDivisionError" in capsys.readouterr().out
-
-
 @settings(deadline=None)
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 2**32))
 def test_mutations_take_any_bytes_and_depend_on_nothing_but_the_seed(data: bytes, seed: int) -> None:
     once = apply(random.Random(seed), data, EVERY_MUTATION, [data, b"other"])
     assert once == apply(random.Random(seed), data, EVERY_MUTATION, [data, b"other"])
     assert 0 < len(once) <= LARGEST_BYTES
-
-
-def test_pictures_that_were_changed_have_right_sums() -> None:
-    png = media_seeds.pictures()[0]
-    changed = {png_sums(random.Random(seed), png) for seed in range(40)}
-    assert len(changed) > 10
-    for data in changed:
-        at = 8
-        while at < len(data):
-            size = int.from_bytes(data[at : at + 4], "big")
-            body = data[at + 4 : at + 8 + size]
-            assert int.from_bytes(data[at + 8 + size : at + 12 + size], "big") == zlib.crc32(body)
-            at += 12 + size
-
-
-def test_films_to_begin_with_can_be_watched(tmp_path: Path) -> None:
-    plans = (*media_seeds.MP4, *media_seeds.MATROSKA, *media_seeds.STREAMS, *media_seeds.OTHERS)
-    shown: set[tuple[str, str]] = set()
-    path = tmp_path / "film"
-    for plan in plans:
-        for data in media_seeds.films((plan,)):
-            path.write_bytes(data)
-            with open_source(path) as source:
-                count = sum(1 for _ in source.frames())
-            assert count == media_seeds.FRAMES, plan
-            shown.add((plan.container, plan.codec))
-    assert {"mp4", "mov", "matroska", "webm", "mpegts", "avi", "flv", "gif"} <= {container for container, _ in shown}
 
 
 def test_files_that_refer_to_others_open_none_of_them() -> None:

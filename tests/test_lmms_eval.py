@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError, BackendUnavailable, BudgetError, InvalidSetting, UnknownSetting
+from arr_stream.errors import BackendUnavailable
 from arr_stream.evaluation.answers import WHOLE, Outcome, ask_questions, conditions, viewers
 from arr_stream.evaluation.lmms_eval import REMEDY, manifest
 from arr_stream.evaluation.questions import read_questions
@@ -196,33 +196,3 @@ def test_the_likeliest_option_is_the_one_that_eval_questions_finds(
     picked = [question.options[int(np.argmin(loss))] for question, loss in zip(questions, losses, strict=True)]
     assert picked == [outcome.picked for outcome in outcomes]
     assert found["results"]["acc,none"] == np.mean([outcome.right for outcome in outcomes])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "said"),
-    [
-        ({"batch_size": 8}, InvalidSetting, "one by one"),
-        ({"budget": "much"}, BudgetError, "budget 'much'"),
-        ({"mode": "dense"}, InvalidSetting, "vlm.mode"),
-        ({"keyframes.txt": "none"}, UnknownSetting, "keyframes.text"),
-        ({"pretrained": "/no/such/folder"}, ArrStreamError, "/no/such/folder"),
-    ],
-)
-def test_what_it_cannot_be_told_is_refused(
-    harness: ModuleType, tiny_qwen: Path, arguments: dict[str, Any], error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=said):
-        harness.models.get_model("arr_stream")(**({"pretrained": str(tiny_qwen)} | QUICK | arguments))
-
-
-def test_a_context_that_is_too_small_is_told(harness: ModuleType, task: Path, tiny_qwen: Path) -> None:
-    with pytest.raises(ArrStreamError, match=r"at most 100 are held; raise vlm\.context_tokens"):
-        _evaluated(
-            harness,
-            task,
-            "drawn_shapes",
-            "arr_stream",
-            pretrained=str(tiny_qwen),
-            budget=WHOLE,
-            **{"vlm.context_tokens": 100},
-        )

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import string
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
-from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.answers import WHOLE, AnswersReport, Condition, Outcome, conditions
+from arr_stream.evaluation.answers import WHOLE, AnswersReport, Outcome
 from arr_stream.evaluation.questions import Skipped, folded_answer, read_questions
-from tests.conftest import Refused, Run
+from tests.conftest import Run
 from tests.fake_server import FakeServer, says, status
-from tests.fault_helpers import ctrl_c
 from tests.media import moving_frames, write_video
 from tests.qwen_stock import image_inputs, stock_answer
 from tests.tiny_qwen import picture
@@ -64,16 +58,6 @@ def _file(folder: Path, *lines: str) -> Path:
 )
 def test_answers_that_mean_the_same(said: str, meant: str) -> None:
     assert folded_answer(said) == folded_answer(meant) != ""
-
-
-@pytest.mark.parametrize(("said", "other"), [("3", "4"), ("red", "not red"), ("?", "!"), ("left", "right")])
-def test_answers_that_do_not(said: str, other: str) -> None:
-    assert folded_answer(said) != folded_answer(other)
-
-
-@given(st.text(string.printable))
-def test_folding_twice_changes_nothing_more(text: str) -> None:
-    assert folded_answer(folded_answer(text)) == folded_answer(text)
 
 
 def test_a_file_and_its_folder_are_read_alike(media: Path) -> None:
@@ -128,22 +112,6 @@ def test_bytes_that_are_no_text_spoil_their_line_alone(media: Path) -> None:
     path.write_bytes(b'{"question": "\xff"}\n' + path.read_bytes())
     found, skipped = read_questions(path)
     assert [asked.line for asked in found] == [2] and [each.line for each in skipped] == [1]
-
-
-def test_without_any_question_there_is_nothing_to_do(media: Path, tmp_path: Path) -> None:
-    for path, said in ((tmp_path, "questions.jsonl"), (tmp_path / "gone.jsonl", "no such file")):
-        with pytest.raises(EvaluationDataError, match=said):
-            read_questions(path)
-    with pytest.raises(EvaluationDataError, match="no questions; line 2: expected one JSON object"):
-        read_questions(_file(tmp_path, "", "nonsense"))
-
-
-def test_everybody_is_shown_the_same_at_the_full_budget() -> None:
-    assert conditions([WHOLE, "10%", "10%"], ["ours", "uniform"]) == [
-        Condition("all", WHOLE),
-        Condition("ours", "10%"),
-        Condition("uniform", "10%"),
-    ]
 
 
 def _outcome(line: int, kind: str, right: bool, ms: float) -> Outcome:
@@ -231,14 +199,6 @@ def test_what_fails_is_counted_nowhere_and_the_rest_goes_on(run: Run, media: Pat
     assert Skipped(4, report["skipped"][1]["reason"]).reason.endswith("gone.png, found none")
 
 
-def test_a_picture_with_fewer_cells_than_the_budget_is_shown_whole(run: Run, media: Path, tiny_qwen: Path) -> None:
-    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(media / "small.png")
-    path = _file(media, _line(picture="small.png"), _line())
-    code, report, err = _asked(run, path, tiny_qwen, "--budget", 12, "--choice", "uniform")
-    assert code == 0, err
-    assert [(each["line"], each["tokens"]) for each in report["outcomes"]] == [(1, 4), (2, 12)]
-
-
 def test_a_server_is_told_the_options_and_judged_by_its_words(run: Run, media: Path) -> None:
     path = _file(media, _line(options=["yes", "no"]), _line(answer="no"))
     with FakeServer(says("Yes", ".")) as server:
@@ -262,27 +222,3 @@ def test_a_server_that_fails_ends_it_with_what_there_is(run: Run, media: Path) -
         code, out, err = run("eval", "questions", path, *served, *QUICK, "--json")
     assert code == 67 and "500" in err
     assert [each["line"] for each in json.loads(out)["outcomes"]] == [1]
-
-
-def test_ctrl_c_ends_within_seconds_and_prints_what_there_is(run: Run, media: Path) -> None:
-    path = _file(media, *[_line(answer="no")] * 500)
-    with FakeServer(says("No")) as server:
-        served = ("--endpoint", server.url, "--model", "m", "--budget", "50%")
-        with ctrl_c(lambda: len(server.requests) > 2):
-            code, out, err = run("eval", "questions", path, *served, *QUICK)
-    assert code == 130 and "interrupted after" in err and "of 500" in err
-    assert "Right answers of m" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("--model", "x", "--choice", "best"), 51, "--choice 'best' is not known"),
-        (("--model", "x", "--budget", "much"), 40, "budget 'much'"),
-        (("--endpoint", "http://127.0.0.1:9/v1"), 51, "no model is named"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_at_once(
-    refused: Refused, media: Path, arguments: tuple[object, ...], code: int, said: str
-) -> None:
-    refused(code, said, "eval", "questions", _file(media, _line()), *arguments)
