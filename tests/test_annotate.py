@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import resource
@@ -21,7 +20,6 @@ from arr_stream.config import VideoSettings
 from arr_stream.draw import mp4
 from arr_stream.draw.annotate import AnnotatedVideo
 from arr_stream.draw.overlay import draw_patches
-from arr_stream.draw.strip import Strip
 from arr_stream.errors import DiskFull, EncodingFailed, InvalidSetting, OutputExists, OutputUnwritable
 from arr_stream.files import partial_path
 from arr_stream.sources import open_source
@@ -80,18 +78,6 @@ def test_uneven_times_stay_uneven(tmp_path: Path, steps: list[float]) -> None:
     assert all(later > earlier for earlier, later in itertools.pairwise(times)), "equal times are moved apart"
 
 
-def test_last_frame_lasts_as_long_as_the_one_before(tmp_path: Path) -> None:
-    annotate(tmp_path / "out.mp4", frames_of(moving_frames(4, (32, 32)), [0.0, 0.1, 0.2, 0.7]))
-    with av.open(str(tmp_path / "out.mp4")) as container:
-        assert container.duration / av.time_base == pytest.approx(1.2, abs=2e-3)
-
-
-def test_single_frame_lasts_one_frame_of_the_source(tmp_path: Path) -> None:
-    annotate(tmp_path / "out.mp4", frames_of(moving_frames(1)), source=PlainSource(average_fps=10.0))
-    with av.open(str(tmp_path / "out.mp4")) as container:
-        assert container.duration / av.time_base == pytest.approx(0.1, abs=2e-3)
-
-
 def test_start_is_the_zero_of_the_output_and_pixel_aspect_is_kept(tmp_path: Path) -> None:
     frames = frames_of(moving_frames(3), [5.02, 5.06, 5.1])
     annotate(tmp_path / "out.mp4", frames, start_seconds=5.0, source=PlainSource(pixel_aspect=16 / 11))
@@ -124,13 +110,6 @@ def test_frames_of_another_size_are_fitted(tmp_path: Path) -> None:
     assert shown[3][:, 40:56].max() > 24
 
 
-def test_frames_are_left_as_they_are(tmp_path: Path) -> None:
-    frame = Frame(0, 0.0, moving_frames(1, (320, 240))[0])
-    before = frame.rgb.copy()
-    annotate(tmp_path / "out.mp4", [frame], region_xyxy=(10, 10, 60, 60), asked="query")
-    np.testing.assert_array_equal(frame.rgb, before)
-
-
 def test_chosen_cells_are_bright_and_the_rest_dim() -> None:
     frame = Frame(0, 0.0, np.full((96, 128, 3), 200, np.uint8))
     patches = choose(frame)
@@ -145,37 +124,11 @@ def test_chosen_cells_are_bright_and_the_rest_dim() -> None:
         assert abs(int(picture[y, x, 0]) - expected) <= 1
 
 
-def test_a_finer_cell_is_quartered_by_a_cross() -> None:
-    frame = Frame(0, 0.0, np.full((96, 128, 3), 200, np.uint8))
-    patches = choose(frame)
-    plain = dataclasses.replace(patches, level=np.maximum(patches.level, 0))
-    differs = (draw_patches(frame.rgb, patches) != draw_patches(frame.rgb, plain)).any(axis=2)
-    (row, column), inside = (patches.rows[0], patches.columns[0]), np.zeros((96, 128), bool)
-    assert patches.level[0] == -1
-    inside[row * 32 + 15, column * 32 : column * 32 + 32] = inside[row * 32 : row * 32 + 32, column * 32 + 15] = True
-    assert differs.sum() >= 50 and not (differs & ~inside).any()
-
-
 @given(width=st.integers(1, 90), height=st.integers(1, 90))
 @settings(max_examples=25)
 def test_drawing_fits_every_size(width: int, height: int) -> None:
     frame = Frame(0, 0.0, np.full((height, width, 3), 90, np.uint8))
     assert draw_patches(frame.rgb, choose(frame)).shape == frame.rgb.shape
-
-
-@pytest.mark.parametrize(("size_wh", "shown"), [((320, 240), True), ((160, 159), False)])
-def test_strip_is_there_where_it_can_be_read(size_wh: tuple[int, int], shown: bool) -> None:
-    picture = np.full((size_wh[1], size_wh[0], 3), 120, np.uint8)
-    frame = Frame(0, 0.0, picture.copy())
-    Strip("query “red car” https://user:secret@host/x").draw(picture, choose(frame))
-    changed = (picture != 120).any(axis=(1, 2))
-    assert changed.any() == shown
-    assert not changed[: size_wh[1] * 8 // 10].any(), "only the foot of the picture"
-
-
-def test_other_views_make_videos_too(tmp_path: Path) -> None:
-    annotate(tmp_path / "out.mp4", frames_of(moving_frames(2, (128, 96))), view="channel:saliency")
-    assert len(read_back(tmp_path / "out.mp4")[0]) == 2
 
 
 class TestSound:

@@ -12,7 +12,7 @@ import pytest
 
 from arr_stream.records.json_lines import read_answers, read_records
 from tests.conftest import Refused, Run
-from tests.fault_helpers import ctrl_c, lines, no_room_to_speak
+from tests.fault_helpers import ctrl_c, lines
 from tests.media import moving_frames, write_video
 
 QUESTION = "What is red?"
@@ -72,12 +72,6 @@ def test_every_mode_answers(ask: Ask, mode: str, tmp_path: Path) -> None:
     cells = read_answers(path)[0].visual_tokens
     # Three blocks of 30 cells where all are kept, fewer where they are chosen.
     assert cells == 90 if mode == "weight" else 8 <= cells <= 24
-
-
-def test_running_answers_bear_their_time(ask: Ask) -> None:
-    code, out, _ = ask("--every", 0.9, "--set", "vlm.fps=10")
-    assert code == 0
-    assert [line.split("]")[0] for line in out.splitlines() if line.startswith("[")] == ["[0.9 s", "[1.8 s"]
 
 
 def test_a_scene_that_does_not_change_is_answered_about_once(run: Run, tiny_qwen: Path, tmp_path: Path) -> None:
@@ -142,26 +136,6 @@ def test_questions_that_cannot_be_asked(ask: Ask, question: str, expected: int, 
     assert code == expected and said in err.splitlines()[-1]
 
 
-def test_more_cells_than_the_context_holds(refused: Refused, tiny_qwen: Path, tmp_path: Path) -> None:
-    wide = write_video(tmp_path / "wide.mp4", moving_frames(3, (384, 256)), fps=10)
-    small = ("--budget", 90, "--set", "vlm.context_tokens=64")
-    refused(66, "--budget", "ask", wide, QUESTION, "--model", tiny_qwen, "--log=quiet", *small, *QUICK)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected", "said"),
-    [
-        (("--model", "no/such-model"), 60, "models.download"),
-        (("--endpoint", "http://127.0.0.1:9/v1"), 51, "--model"),
-        ((*NOBODY, "--model", "x"), 67, "127.0.0.1:9"),
-        (("--endpoint", "gopher://x"), 51, "http"),
-        (("--set", "vlm.dtype=int4"), 51, "the tiny model"),
-    ],
-)
-def test_no_model_to_ask(refused: Refused, clip: Path, arguments: tuple[object, ...], expected: int, said: str) -> None:
-    refused(expected, said, "ask", clip, QUESTION, "--log=quiet", *QUICK, *arguments)
-
-
 @pytest.mark.usefixtures("no_retries")
 def test_a_server_that_is_down_leaves_whole_records(run: Run, clip: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
@@ -170,40 +144,6 @@ def test_a_server_that_is_down_leaves_whole_records(run: Run, clip: Path, tmp_pa
     assert out.splitlines() == [f"[{seconds} s] (no answer)" for seconds in (0.5, 1.0, 1.5, 1.9)]
     assert len(read_records(path)[1]) == 20
     assert all(answer.finish == "failed" and "127.0.0.1:9" in str(answer.error) for answer in read_answers(path))
-
-
-def test_a_mistyped_video_is_found_before_the_model_is_loaded(refused: Refused, tmp_path: Path) -> None:
-    refused(10, "nothing.mp4", "ask", tmp_path / "nothing.mp4", QUESTION, "--model", tmp_path / "no-model")
-
-
-def test_a_question_that_makes_room_for_itself_is_told(ask: Ask, tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    small = ("--set", "vlm.context_tokens=160", "--set", "selection.novelty=off", "-q", "red", "--set", "vlm.fps=10")
-    code, _, err = ask(*small, "--patches", path, question="Where is the red square going now? " * 9)
-    assert code == 0, err
-    assert fed(path)[-1]["rebuilt"] == "question"
-
-
-@pytest.mark.parametrize("preset", ["surveillance", pytest.param("realtime", marks=pytest.mark.slow)])
-def test_presets_that_skip_what_the_model_has(ask: Ask, preset: str) -> None:
-    code, _, err = ask("--preset", f"pipelines/{preset}.toml", "--end", 0.15)
-    assert code == 0, err
-    assert ("memory leaves out" in err) == (preset == "surveillance")
-
-
-@pytest.mark.slow
-def test_int8_on_a_cpu(ask: Ask) -> None:
-    pytest.importorskip("bitsandbytes", reason="pip install 'arr-stream[quantize]'")
-    code, out, err = ask("--set", "vlm.dtype=int8")
-    assert code == 0 and out.strip(), err
-
-
-def test_standard_output_that_is_full(ask: Ask, tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    with no_room_to_speak():
-        code, _, err = ask("--patches", path)
-    assert code == 22 and "standard output" in err
-    assert len(read_records(path)[1]) == 20
 
 
 def test_ctrl_c_ends_within_seconds(run: Run, clip: Path, tiny_qwen: Path, tmp_path: Path) -> None:

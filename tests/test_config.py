@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arr_stream.config import Settings, setting_keys
+from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, PresetNotFound, SettingsError, UnknownSetting
 
 PRESETS = sorted((Path(__file__).parent.parent / "pipelines").glob("*.toml"))
@@ -53,16 +53,6 @@ def test_a_preset_that_is_not_there_or_not_toml(tmp_path: Path) -> None:
         Settings.load(tmp_path / "realtme.toml")
     with pytest.raises(PresetNotFound, match="TOML"):
         Settings.load(tmp_path / "realtime.toml")
-
-
-def test_every_setting_is_described() -> None:
-    assert all(description for _, description in setting_keys().values())
-
-
-def test_a_preset_of_the_project_may_be_named_without_folder_and_ending() -> None:
-    assert Settings.load(Path("canonical")).selection.strategy == "canonical"
-    with pytest.raises(PresetNotFound):
-        Settings.load(Path("canonicle"))
 
 
 def test_live_pictures_are_chosen_from_unless_a_budget_says_otherwise() -> None:
