@@ -390,7 +390,7 @@ class Pipeline:
         )
 
     def _named_objects(self, state: _State) -> tuple[DetectedObject, ...]:
-        """Return the objects on this frame that a query names."""
+        """Return the objects on this frame that a query names and whose score was once high; relevance takes all."""
         found = state.cache.keyframes.objects
         if found is None:
             return ()
@@ -399,7 +399,7 @@ class Pipeline:
         named = state.cache.keyframes.present_objects(asked)
         trusts = [each.trust for each in named]
         state.objects_doubtful = bool(trusts) and sum(trusts) / len(trusts) < DOUBTFUL
-        return tuple(each for each in named if each.trust >= LEAST_TRUST)
+        return tuple(each for each in named if each.sure and each.trust >= LEAST_TRUST)
 
     def _state_for(self, frame: Frame) -> tuple[_State, bool]:
         """Return the state for this frame's size, a new one on the first frame and for a new size (then with True)."""

@@ -199,6 +199,7 @@ class DetectedObject:
         box_xyxy: Left, top, right and bottom, normalised to [0, 1].
         track: Its number, from 1, constant while it is tracked; 0 before it has one.
         trust: Confidence in its propagated place, in [0, 1].
+        sure: True once its score was high enough to report it by name.
         look: `[h, w, 3]` uint8, the picture in the box, small; None if no query needs its colour.
     """
 
@@ -207,6 +208,7 @@ class DetectedObject:
     box_xyxy: tuple[float, float, float, float]
     track: int = 0
     trust: float = 1.0
+    sure: bool = False
     look: ByteArray | None = field(default=None, repr=False)
 
     def samples(self, hw: tuple[int, int]) -> tuple[slice, slice]:

@@ -571,6 +571,14 @@ class TestTracks:
         assert [each.score for each in tracks.renewed(9, [self.thing(0.1, score=0.12)])] == [0.12]
         assert tracks.renewed(11, [self.thing(0.1, score=0.12)]) == ()
 
+    def test_one_that_was_found_surely_is_reported_from_then_on(self) -> None:
+        tracks, known, reported = ObjectTracks(), (), []
+        for index, score in enumerate([0.45, 0.55, 0.3, None]):
+            tracks.looked(index, known)
+            known = tracks.renewed(index, [self.thing(0.1, score=score)] if score else [self.thing(0.7, score=0.3)])
+            reported.append([each.sure for each in known])
+        assert reported == [[False], [True], [True], [False]]
+
     def test_a_window_renews_what_is_within_it_alone(self) -> None:
         tracks, window = ObjectTracks(), (0.0, 0.0, 0.5, 1.0)
         first = tracks.renewed(0, [self.thing(0.1), self.thing(0.4), self.thing(0.7)])

@@ -20,6 +20,8 @@ _LEAST_OVERLAP, _LEAST_WITHIN = 0.3, 0.7
 smaller of the two: a detector finds now a part and now the whole."""
 _NEW_SCORE = 0.25
 """Score from which an object that was not there before counts; one that was may be found with less."""
+_REPORTED_SCORE = 0.5
+"""Score that an object must reach once to be reported: of labels below it, more are false than right."""
 _MISSED = 0.7
 """Factor on the score of a tracked object that the detector missed."""
 Box = tuple[float, float, float, float]
@@ -96,7 +98,10 @@ class ObjectTracks:
         for i, each in enumerate(found):
             if i not in tracks and each.score >= _NEW_SCORE:
                 tracks[i], self._next = self._next, self._next + 1
-        seen = [replace(found[i], track=track) for i, track in sorted(tracks.items())]
+        sure = {each.track for each in known if each.sure} | {
+            track for i, track in tracks.items() if found[i].score >= _REPORTED_SCORE
+        }
+        seen = [replace(found[i], track=track, sure=track in sure) for i, track in sorted(tracks.items())]
         lost = [
             each for each in known if each.track not in tracks.values() and not any(_overlap(each, one) for one in seen)
         ]
