@@ -615,7 +615,7 @@ def test_a_context_too_large_for_the_memory(tiny_qwen: Path) -> None:
 
 
 @pytest.mark.parametrize("inner", ["max", "5000"])
-def test_limits_of_control_groups_version_two(tmp_path: Path, inner: str) -> None:
+def test_limits_of_control_groups(tmp_path: Path, inner: str) -> None:
     for folder, limit, usage in ((tmp_path / "a", "9000", 7000), (tmp_path / "a" / "b", inner, 2000)):
         folder.mkdir()
         (folder / "memory.max").write_text(f"{limit}\n")
@@ -624,17 +624,6 @@ def test_limits_of_control_groups_version_two(tmp_path: Path, inner: str) -> Non
     (tmp_path / "own").write_text("0::/a/b\n")
     expected = [2500] if inner == "max" else [3500, 2500]
     assert list(group_free_bytes(tmp_path, tmp_path / "own")) == expected
-
-
-def test_limits_of_control_groups_version_one(tmp_path: Path) -> None:
-    group = tmp_path / "memory" / "a"
-    group.mkdir(parents=True)
-    for folder, limit in ((group, "4000"), (group.parent, str(2**63 - 4096))):
-        (folder / "memory.limit_in_bytes").write_text(limit)
-        (folder / "memory.usage_in_bytes").write_text("1000")
-        (folder / "memory.stat").write_text("total_inactive_file 100\n")
-    (tmp_path / "own").write_text("3:cpuset:/a\n4:memory:/a\n")
-    assert list(group_free_bytes(tmp_path, tmp_path / "own")) == [3100]
 
 
 def test_no_control_groups(tmp_path: Path) -> None:

@@ -59,9 +59,5 @@ class Weighs(Protocol):
     """Viewer that can compute the likelihood of an answer."""
 
     def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
-        """Return the log-likelihood of each answer, as a whole, given the frames so far; changes no state.
-
-        Raises:
-            ArrStreamError: The model could not compute it.
-        """
+        """Return the log-likelihood of each whole answer, given the frames so far; the memory is unchanged."""
         ...

@@ -76,8 +76,6 @@ class Watcher:
     """Driver of a viewer: it shows the frames of a stream and adds the results, errors included, to their patch sets.
 
     Args:
-        viewer: The model.
-        plan: The question and its schedule.
         fps: Frames shown per second of stream time.
         attend: Takes the attention of an answer, `[gh, gw]`, for the selection of the next frames.
         pass_over: Called for each frame that is not shown, before the next frame's step.
@@ -89,9 +87,8 @@ class Watcher:
     Attributes:
         busy: A result is pending for a later frame's patch set; always False here.
         answered: Number of answers.
-        question: The last question.
+        question, failure: The last question, and the last error.
         on_begin: Called before each question.
-        failure: The last error.
 
     Raises:
         InvalidSetting: The plan asks more often than frames are shown.
@@ -174,7 +171,14 @@ class Watcher:
 
     def wants(self, pts_seconds: float) -> bool:
         """Return whether the frame at this time is to be shown; call it once a frame, in order."""
-        return self._is_due(pts_seconds) or self._requested is not None
+        if self._started_seconds is None:
+            self._started_seconds = self._show_from_seconds = pts_seconds
+        if self._ask_from_seconds is None:
+            self._ask_from_seconds = self._after(pts_seconds, self._plan.every_seconds)
+        if pts_seconds < self._show_from_seconds - _ROUNDED_SECONDS:
+            return self._requested is not None
+        self._show_from_seconds = self._after(pts_seconds, 1 / self._fps)
+        return True
 
     def show(self, frame: Frame, patches: PatchSet, *, last: bool = False) -> PatchSet:
         """Show the next frame, ask the question that is due, and return the patch set with the model's results."""
@@ -200,16 +204,6 @@ class Watcher:
     def close(self) -> None:
         """Close the viewer; safe to call again."""
         self.viewer.close()
-
-    def _is_due(self, seconds: float) -> bool:
-        if self._started_seconds is None:
-            self._started_seconds = self._show_from_seconds = seconds
-        if self._ask_from_seconds is None:
-            self._ask_from_seconds = self._after(seconds, self._plan.every_seconds)
-        if seconds < self._show_from_seconds - _ROUNDED_SECONDS:
-            return False
-        self._show_from_seconds = self._after(seconds, 1 / self._fps)
-        return True
 
     def _after(self, seconds: float, step_seconds: float) -> float:
         """Return the next whole number of steps since the start, so that a late frame does not delay the rest."""

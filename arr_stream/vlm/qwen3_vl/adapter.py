@@ -1,8 +1,7 @@
-"""The one place that knows how transformers builds the models of `families` inside.
+"""The only module that depends on the inner structure of transformers' models.
 
-All of it may change with a version of transformers: the names of the vision tower's parts, the calls of its blocks and
-of the language model, the layout of a cache. `Adapter.check` compares it with the model's own forward pass whenever a
-model is loaded, so that a change is an error and never a wrong answer.
+Names of parts, calls of blocks and the layout of a cache may change with a version of transformers. `Adapter.check`
+compares it with the model's own forward pass whenever a model is loaded, so that a change is an error.
 """
 
 from __future__ import annotations
@@ -103,7 +102,9 @@ class Adapter:
             self._table_side = int(self._visual.num_grid_per_side)
             self.config = model.config
             self.family = FAMILIES[model.config.model_type]
-            self.attention_layers = _attention_layers(model.config.text_config)
+            text = model.config.text_config
+            kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
+            self.attention_layers = tuple(at for at, kind in enumerate(kinds) if kind == "full_attention")
             self._deepstack_after: tuple[int, ...] = ()
             # Read here so that their absence is found now.
             _ = (self._visual.patch_embed, self._visual.pos_embed.weight, self._visual.rotary_pos_emb)
@@ -121,7 +122,6 @@ class Adapter:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the language model's hidden states."""
         dtype: torch.dtype = self._embeddings.weight.dtype
         return dtype
 
@@ -154,7 +154,6 @@ class Adapter:
         return embedded
 
     def new_cache(self) -> Any:
-        """Return an empty KV cache."""
         if isinstance(self._model, Network):
             return self._model.new_cache()
         from transformers import DynamicCache
@@ -204,16 +203,13 @@ class Adapter:
         return biased
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return `[..., vocabulary]` float32."""
         scores: Tensor = self._head(hidden).float()
         return scores
 
     def cached_tokens(self, cache: Any) -> int:
-        """Return the number of tokens in the cache."""
         return int(cache.get_seq_length())
 
     def cache_bytes(self, cache: Any) -> int:
-        """Size of its keys, values and states."""
         return sum(tensor.nbytes for layer in cache.layers for tensor in _held(layer))
 
     def mark(self, cache: Any) -> list[Any]:
@@ -343,13 +339,7 @@ class Adapter:
         )
 
 
-def _attention_layers(text: Any) -> tuple[int, ...]:
-    kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
-    return tuple(number for number, kind in enumerate(kinds) if kind == "full_attention")
-
-
 def _held(layer: Any) -> list[Tensor]:
-    """The tensors of one layer of a cache."""
     states = [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values()]
     held = [getattr(layer, "keys", None), getattr(layer, "values", None), *states]
     return [tensor for tensor in held if tensor is not None]

@@ -147,7 +147,6 @@ def _read(data: ByteArray, height: int, width: int) -> CarriedCells:
 
 
 def _rows_of_bytes(count: int, across: int) -> int:
-    """Return the number of cell rows that `count` bytes take."""
     return math.ceil(count / (across * CELL_PX * CELL_PX * 3))
 
 

@@ -134,7 +134,6 @@ def merged(parts: Sequence[Cells]) -> Cells:
 
 
 def concatenated(parts: Sequence[Cells]) -> Cells:
-    """Concatenate cells of one grid."""
     return Cells(parts[0].grid_hw, *(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
 
 

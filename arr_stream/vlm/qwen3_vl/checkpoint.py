@@ -102,11 +102,6 @@ class Checkpoint:
             counts[entry.dtype] = counts.get(entry.dtype, 0) + entry.elements
         return DTYPE_OF[max(counts, key=lambda dtype: counts[dtype])]
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Files with the weights."""
-        return tuple(sorted({entry.file for entry in self.tensors.values()}))
-
 
 def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None) -> Path:
     """Return the folder, unchecked, of a model given as a folder or as ORG/NAME; download it if `models` allows that.
@@ -193,7 +188,6 @@ def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
 
 
 def _listing(folder: Path, name: str) -> frozenset[str]:
-    """Return the names of the files in the folder."""
     if folder.is_file():
         raise ModelUnsupported(f"{name}: a file, and a model is a folder", remedy="name the folder that it lies in")
     if not folder.is_dir():
@@ -320,7 +314,7 @@ def _check_sizes(config: Any, tensors: int, folder: Path) -> None:
 def _checked_tensors(
     config: Any, family: Family, tensors: Mapping[str, Entry], folder: Path, name: str
 ) -> dict[str, Entry]:
-    """The tensors that the model takes, when all are there in the shape that it needs, and no others."""
+    """Return the tensors that the model takes, after a check of their names, shapes and types."""
     wanted = _wanted_shapes(config, family, folder)
     if family.experts == "separate":
         wanted = {name: shape for key in wanted for name, shape in _expert_shapes(key, wanted[key], tensors).items()}

@@ -1,17 +1,9 @@
-"""The families of models that can watch, and what sets each of them apart.
-
-| `model_type` | levels of DeepStack | layers | experts in a checkpoint |
-|---|---|---|---|
-| `qwen3_vl` | yes | full attention | none |
-| `qwen3_vl_moe` | yes | full attention | all of a layer in one tensor, as it is or transposed |
-| `qwen3_5` (Qwen3.5 and 3.6) | no | Gated DeltaNet, full attention every fourth | none |
-| `qwen3_5_moe` | no | the same | all of a layer in one tensor, or one by one |
+"""The families of models that can watch, and their differences.
 
 All of them share the cells of 32x32 pixels, the vision tower's rotation and table of positions, and interleaved M-RoPE.
-
-A Gated DeltaNet layer (Yang et al., 2024) keeps one state of fixed size instead of keys and values. Tokens can be
-appended to it, but none can be taken out, and attention to a token cannot be biased. So a question is undone by
-restoring a copy of the states, and eviction rebuilds the memory from kept features, as it does for every family.
+Three of four layers of a Qwen3.5 or 3.6 are Gated DeltaNet (Yang et al., 2024), which keeps one state of fixed size
+instead of keys and values: no token can be taken out, and attention to a token cannot be biased. A question is
+undone by restoring a copy of the states.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A model from disk into memory: looked at first, then loaded, then looked at again.
+"""Loading of a model from disk, with checks before and after.
 
-Before: the version of transformers, the content of the folder, and its memory need from the headers. The weights and
-the KV cache of a full context are computed exactly, the temporary memory of one pass is an estimate. After: every
-tensor came from the files (transformers fills missing ones with random numbers and continues), and all numbers are
-finite. Code of the checkpoint is never run; only `locate` may use the network.
+Before: the version of transformers, the content of the folder, and the memory need, computed from the headers. After:
+every tensor came from the files (transformers fills missing ones with random numbers and continues), and all weights
+are finite. Code of the checkpoint is never run; only `locate` may use the network.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ INT4_BLOCK = 64
 """Weights that share one float32 scale in bitsandbytes' 4-bit format (its default)."""
 QUANTISED = ("int8", "int4")
 """Values of `vlm.dtype` that quantise the linear layers of the language model."""
-_NO_LIMIT = 1 << 60
 _LINEAR = re.compile(r"model\.language_model\.layers\.(?!.*\.experts\.).*(_proj|\.in_proj_(qkv|z))\.weight")
 _SKIP = ["model.visual", "lm_head", "in_proj_a", "in_proj_b", "shared_expert_gate"]
 """Modules that are not quantised: they are small, and their errors would affect every token.
@@ -138,10 +136,10 @@ def _model(checkpoint: Checkpoint, quantize: str | None, device: torch.device, d
         options["quantization_config"] = _quantization(quantize, dtype)
     if quantize is not None or device.type != "cpu":
         options["device_map"] = {"": device}
-    # Its types leave out the loading information that it also returns.
+    # Typed as returning a model alone, without the loading report.
     from_pretrained: Any = checkpoint.family.class_of("ForConditionalGeneration").from_pretrained
     try:
-        model, told = from_pretrained(
+        model, report = from_pretrained(
             checkpoint.folder,
             config=checkpoint.config,
             dtype=dtype,
@@ -162,10 +160,10 @@ def _model(checkpoint: Checkpoint, quantize: str | None, device: torch.device, d
             f"{checkpoint.name}: cannot be loaded: {first_line(exc)}", remedy="copy or fetch the model again"
         ) from exc
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
-        if told[kind]:
-            first = min(str(key) for key in told[kind])[:120]
+        if report[kind]:
+            first, problem = min(str(key) for key in report[kind])[:120], kind.replace("_", " ")
             raise WeightsInvalid(
-                f"{checkpoint.name}: transformers reports {len(told[kind])} {kind.replace('_', ' ')}, such as {first}",
+                f"{checkpoint.name}: transformers reports {len(report[kind])} {problem}, such as {first}",
                 remedy=_OTHER_COPY,
             )
     model.requires_grad_(False).eval()
@@ -198,7 +196,7 @@ def _check_saved_finite(checkpoint: Checkpoint) -> None:
     """Check the saved tensors, because quantisation hides values that are not finite."""
     from safetensors import safe_open
 
-    for path in checkpoint.files:
+    for path in sorted({entry.file for entry in checkpoint.tensors.values()}):
         with safe_open(path, framework="pt") as file:
             for key, entry in checkpoint.tensors.items():
                 if entry.file == path and is_quantized(key, entry) and not is_finite(file.get_tensor(key)):
@@ -302,41 +300,34 @@ def free_bytes(device: torch.device) -> int:
 def group_free_bytes(
     root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
 ) -> Iterator[int]:
-    """Yield the free bytes of each control group of this process that has a limit (Linux, both versions).
-
-    Pages of files that can be dropped at once count as free.
-    """
+    """Yield the free bytes of each control group (version 2) of this process that has a limit."""
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if not controllers:
-            names, base = ("memory.max", "memory.current", "inactive_file"), root
-        elif "memory" in controllers.split(","):
-            names, base = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"), root / "memory"
-        else:
+        if controllers:
             continue
-        group = base / path.lstrip("/")
+        group = root / path.lstrip("/")
         # Inside a container the path may be the host's; the group's own files are then at the top.
         for folder in (group, *group.parents):
-            free = _group_free(folder, *names)
+            free = _group_free(folder)
             if free is not None:
                 yield free
-            if folder == base:
+            if folder == root:
                 break
 
 
-def _group_free(folder: Path, limit_name: str, usage_name: str, droppable_name: str) -> int | None:
-    """Return the free bytes of one control group; None without a limit."""
+def _group_free(folder: Path) -> int | None:
     try:
-        limit = (folder / limit_name).read_text().strip()
-        if limit == "max" or int(limit) >= _NO_LIMIT:
+        limit = (folder / "memory.max").read_text().strip()
+        if limit == "max":
             return None
-        usage = int((folder / usage_name).read_text())
+        usage = int((folder / "memory.current").read_text())
         stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
-        return max(0, int(limit) - usage + int(stat.get(droppable_name, 0)))
+        # Cached pages of files can be dropped at once.
+        return max(0, int(limit) - usage + int(stat.get("inactive_file", 0)))
     except (OSError, ValueError):
         return None
 

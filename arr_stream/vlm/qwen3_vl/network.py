@@ -1,8 +1,7 @@
-"""The network of a Qwen3-VL (Bai et al., 2025) in plain torch, for the small model that is shipped.
+"""The network of a Qwen3-VL (Bai et al., 2025) in plain torch, for the tiny model.
 
 Importing transformers takes longer than that model takes to answer. The parts have the names of transformers, so that
-the same weights fit and `Adapter` takes either; a test holds the two equal. It runs one sequence at a time, in
-evaluation only.
+the same weights fit and `Adapter` takes either. It runs one sequence at a time, in evaluation only.
 """
 
 from __future__ import annotations
@@ -157,8 +156,6 @@ class _TowerAttention(nn.Module):
 
 
 class _Merger(nn.Module):
-    """Merger of a cell's four patches into one token."""
-
     def __init__(self, config: Any, *, norm_after: bool) -> None:
         super().__init__()
         self._wide = config.hidden_size * config.spatial_merge_size**2
@@ -193,9 +190,7 @@ class _LanguageModel(nn.Module):
         visual_pos_masks: Tensor | None,
         deepstack_visual_embeds: list[Tensor] | None,
     ) -> SimpleNamespace:
-        """Run the layers over `inputs_embeds` `[1, N, D]`, `position_ids` `[3, 1, N]`; the others as for
-        `Adapter.extend`.
-        """
+        """Run the layers over `inputs_embeds` `[1, N, D]`, `position_ids` `[3, 1, N]`; see `Adapter.extend`."""
         hidden = inputs_embeds
         rotation = self.rotary_emb(hidden, position_ids)
         if attention_mask is None:
@@ -211,9 +206,7 @@ class _LanguageModel(nn.Module):
 
 
 class _TokenRotation(nn.Module):
-    """Rotary embedding of tokens: frequencies for time, row and column in turn (interleaved MRoPE), the last for
-    time.
-    """
+    """Rotary embedding of tokens: frequencies for time, row and column in turn (interleaved M-RoPE)."""
 
     inverse: Tensor
     axis: Tensor

@@ -55,7 +55,7 @@ class Prompt:
         return [self.config.vision_end_token_id]
 
     def question(self, question: str) -> list[int]:
-        """A question and the start of the answer's turn."""
+        """Return a question and the start of the answer's turn."""
         return [*self.text(question), *self._end_of_turn, *self._turn("assistant", ""), *self._answer_start]
 
     @cached_property
@@ -67,7 +67,6 @@ class Prompt:
 
     @cached_property
     def _answer_start(self) -> list[int]:
-        """Tokens that the family puts before an answer."""
         parts = FAMILIES[self.config.model_type].answer_start
         return [token for part in parts for token in (self.text(part) if part.isspace() else [self._marker(part)])]
 

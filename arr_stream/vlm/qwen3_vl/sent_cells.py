@@ -83,10 +83,6 @@ class SentCells:
         allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
         return chosen.take(self._cells.send(allocation, eighth_grey))
 
-    def held(self, eighth_grey: ByteArray) -> BoolArray:
-        """Return `[gh, gw]`: the cells that the model holds at any level of detail and that have not changed."""
-        return self._cells.unchanged(eighth_grey)
-
     def known(self, eighth_grey: ByteArray) -> BoolArray:
         """Return `[gh, gw]`: the cells that the model holds in full detail and that have not changed."""
         return self._cells.known(eighth_grey)
@@ -107,7 +103,7 @@ class SentCells:
     def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray) -> FloatArray:
         """Return `TokenMap.map` for unchanged cells, 0 elsewhere; `[gh, gw]`."""
         values_here: FloatArray = self._map(values)
-        values_here[~self.held(eighth_grey)] = 0
+        values_here[~self._cells.unchanged(eighth_grey)] = 0
         return values_here
 
     def _views(self) -> IntArray:

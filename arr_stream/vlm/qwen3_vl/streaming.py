@@ -171,7 +171,6 @@ class StreamingViewer(ABC):
                 self._tally = replace(self._tally, error=str(exc))
 
     def _take(self, frames: Sequence[ChosenFrame]) -> None:
-        """Encode and append one frame or a pair."""
         assert self._sent_cells is not None
         first, last = frames[0], frames[-1]
         picked = self._chosen(frames)
@@ -207,13 +206,11 @@ class StreamingViewer(ABC):
         return merged([shown.cells for shown in frames]).best(self._budget(frames))
 
     def _budget(self, frames: Sequence[ChosenFrame]) -> int:
-        """Return the most tokens of one frame or a pair."""
         sizes = [len(shown.cells) for shown in frames]
         # With a budget over time, the selector chose each frame's cells only once.
         return sum(sizes) if self._per_second else max(sizes)
 
     def _new(self, chosen: Cells, shown: ChosenFrame) -> Cells:
-        """Return the cells that the model does not hold or that have changed."""
         assert self._sent_cells is not None
         new = self._sent_cells.take_new(chosen, shown.eighth_grey)
         return chosen if self._novelty == "off" or self._settings.mode == "weight" else new
@@ -243,18 +240,16 @@ class StreamingViewer(ABC):
 
     @property
     def _kept_most(self) -> int:
-        """Most tokens of a rebuilt memory."""
         return int(self.context_tokens * self.kept_share)
 
     def _make_room_for_frame(self, cells: int, shown: ChosenFrame) -> None:
         cost, opening = self._cost(cells, shown.grid, shown.seconds), self.memory.opening_tokens
         if opening + cost > self._room:
             every = self._settings.mode == "weight"
-            smaller = "choose another vlm.mode (`weight` takes every cell)" if every else "lower --budget"
             raise ContextExceeded(
                 f"{cells} cells take {cost} tokens after {opening} of the instruction and markers, and the context has "
                 f"room for {self._room}",
-                remedy=f"{smaller}, or raise vlm.context_tokens",
+                remedy=f"{'choose another vlm.mode' if every else 'lower --budget'}, or raise vlm.context_tokens",
             )
         self._rebuild(min(self._kept_most, self._room - cost), "budget")
 

@@ -270,11 +270,15 @@ class ChatServer:
         async with await self._begin(request) as stream:
             kind = stream.response.headers.get("content-type", "")
             if not kind.lower().startswith("text/event-stream"):
-                raise _not_a_stream(self.endpoint, kind, await stream.response.aread())
+                said = _excerpt((await stream.response.aread())[:4096].decode("utf-8", "replace"), self.endpoint)
+                kind = _excerpt(kind, self.endpoint) or "something without a type"
+                raise self.endpoint.failed(f"answers {kind} instead of a stream: {said}", _NOT_THIS)
             await self._read(aiter(stream), progress)
         progress.add(progress.cleaner.finish())
         if progress.finish is None:
-            raise _cut_off(self.endpoint, progress.choices)
+            if progress.choices:
+                raise self.endpoint.failed("the answer was cut off", _TRY_AGAIN)
+            raise self.endpoint.failed("the answer holds no choices", _NOT_THIS)
         if progress.finish == "content_filter" or not progress.characters:
             finish, progress.finish = progress.finish, None
             raise _empty(self.endpoint, progress.thought, finish)
@@ -390,20 +394,6 @@ def _refused_fields(error: Exception) -> frozenset[str]:
     if "max_completion_tokens" in said:
         return frozenset({"max_tokens"})
     return frozenset({"stream_options"} if "stream_options" in said else ())
-
-
-def _not_a_stream(endpoint: Endpoint, kind: str, body: bytes) -> ServerFailed:
-    """Return the error for a response that is a page or an object instead of an event stream."""
-    kind = _excerpt(kind, endpoint) or "something without a type"
-    said = _excerpt(body[:4096].decode("utf-8", "replace"), endpoint)
-    return endpoint.failed(f"answers {kind} instead of a stream: {said}", _NOT_THIS)
-
-
-def _cut_off(endpoint: Endpoint, choices: int) -> ServerFailed:
-    """Return the error for a stream that ended before the answer did."""
-    if choices:
-        return endpoint.failed("the answer was cut off", _TRY_AGAIN)
-    return endpoint.failed("the answer holds no choices", _NOT_THIS)
 
 
 def _empty(endpoint: Endpoint, thought: bool, finish: str) -> ServerFailed:

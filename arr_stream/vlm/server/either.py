@@ -71,11 +71,9 @@ class EitherViewer:
 
     @property
     def attention(self) -> FloatArray | None:
-        """Always None: servers do not report attention."""
-        return None
+        return None  # servers do not report it
 
     def close(self) -> None:
-        """Cancel pending questions and close the connections; safe to call again."""
         if self._cells is not None:
             self._cells.close()
         self._crops.close()

@@ -1,15 +1,12 @@
 """Packing of chosen cells into whole pictures, for servers that take nothing else.
 
-A server that speaks the OpenAI protocol takes pictures, not cells: it scales each one, cuts it into tokens and gives
-them positions of its own. A frame is sent as an *overview*, the whole frame at low resolution, and *crops*: a few
-rectangles of whole cells at the texture's resolution, or at twice that if cells were chosen finer. A caption gives the
-place of each crop in words.
+A frame is sent as an *overview*, the whole frame at low resolution, and *crops*: a few rectangles of whole cells at the
+texture's resolution, or at twice that if cells were chosen finer. A caption gives the place of each crop in words.
 
 Crops are found greedily. Of all rectangles of whole cells that the remaining budget pays for, the packer takes the one
 with the most relevance per token, sets the relevance of its cells to zero, and repeats (the greedy algorithm for
 budgeted maximum coverage, Khuller, Moss and Naor 1999). Each rectangle carries a fixed charge for its caption, so that
-a region is kept in one piece rather than cut into its brightest parts. Two crops are joined if the joint one costs no
-more tokens.
+regions stay in one piece. Two crops are joined if the joint one costs no more tokens.
 """
 
 from __future__ import annotations
@@ -140,12 +137,7 @@ def place(cells: CellBox, grid: Grid) -> str:
 
 
 def encode(rgb: ByteArray) -> tuple[str, bytes]:
-    """Encode a picture; return its media type and the file.
-
-    PNG is exact, and smaller than JPEG on flat pictures such as screens and drawings. On photographs it is several
-    times larger, and JPEG at quality 95 with full colour resolution loses no detail that a model could notice. The
-    smaller file wins.
-    """
+    """Encode a picture as PNG, or as JPEG where that is smaller; return its media type and the file."""
     bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
     sampling = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
     jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY, *sampling])[1].tobytes()
@@ -154,10 +146,7 @@ def encode(rgb: ByteArray) -> tuple[str, bytes]:
 
 
 def _overview_sizes(grid: Grid, minimum_pixels: int) -> list[tuple[int, int, int]]:
-    """Return rows, columns and tokens of pictures of about the frame's shape, up to the whole texture.
-
-    Sizes that the server would scale up cost as much as larger ones and are left out, unless the texture itself is one.
-    """
+    """Return rows, columns and tokens of pictures of about the frame's shape that the server would not scale up."""
     shapes = {(grid.rows, grid.columns)}
     for rows in range(1, grid.rows + 1):
         columns = rows * grid.columns / grid.rows
@@ -177,9 +166,8 @@ def _overview_size(grid: Grid, tokens: int, minimum_pixels: int) -> tuple[int, i
 def _values(patches: PatchSet) -> dict[int, DoubleArray]:
     """Return by detail the value `[gh, gw]` of showing each cell: its score if chosen fine, else next to nothing.
 
-    Detail 2 exists if cells were chosen finer; their value there is multiplied by their cost in tokens. Coarse cells
-    are left to the overview. Cells that were not chosen break ties: a crop that can grow at no cost grows towards
-    relevance.
+    At detail 2, the value of finer cells is multiplied by their cost in tokens. Cells that were not chosen break ties:
+    crops that can grow at no cost grow towards relevance.
     """
     relevance = np.nan_to_num(patches.relevance.astype(np.float64))
     values = np.clip(relevance, 0.0, 1.0) * _UNCHOSEN_WEIGHT
@@ -261,15 +249,11 @@ def _pictures(
         return tuple(pictures)
     texture = _scaled(rgb, grid.texture_wh)
     for number, crop in enumerate(crops, start=1):
-        shown = _cut(texture, crop.box) if crop.detail == 1 else _close_cut(rgb, grid, crop)
+        x0, y0, x1, y1 = (edge * CELL_PX for edge in crop.box)
+        shown = np.ascontiguousarray(texture[y0:y1, x0:x1]) if crop.detail == 1 else _close_cut(rgb, grid, crop)
         caption = f"Crop {number} of this frame, in full detail, {place(crop.box, grid)}:"
         pictures.append(Picture(shown, crop.box, crop.tokens(minimum_pixels), caption, overview=False))
     return tuple(pictures)
-
-
-def _cut(texture: ByteArray, box: CellBox) -> ByteArray:
-    x0, y0, x1, y1 = (edge * CELL_PX for edge in box)
-    return np.ascontiguousarray(texture[y0:y1, x0:x1])
 
 
 def _close_cut(rgb: ByteArray, grid: Grid, crop: _Crop) -> ByteArray:

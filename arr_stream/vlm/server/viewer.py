@@ -115,11 +115,9 @@ class ServerViewer:
 
     @property
     def attention(self) -> FloatArray | None:
-        """Always None: servers do not report attention."""
-        return None
+        return None  # servers do not report it
 
     def close(self) -> None:
-        """Cancel pending questions and close the connections; safe to call again."""
         self.server.close()
 
     def _frames_for(self, question: str) -> list[_Seen]:
