@@ -239,7 +239,7 @@ def test_a_cut_cancels_the_answer_about_the_scene_before(clip: Path) -> None:
 def test_plans_that_cannot_be_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="every"):
         Plan("what?", "every", 0.0)
-    with pytest.raises(InvalidSetting, match="raise vlm.fps"):
+    with pytest.raises(InvalidSetting, match=r"raise vlm\.fps"):
         Watcher(ScriptedViewer(), Plan("what?", "every", 0.1), fps=2)
 
 

@@ -60,7 +60,6 @@ class SkippedFrames:
         self._reason: str | None = None
 
     def add(self, patches: PatchSet) -> None:
-        """Record a frame that is not shown."""
         if patches.refresh_reason is not None and self._reason != "cut":
             self._reason = patches.refresh_reason
 
@@ -137,7 +136,7 @@ class Watcher:
 
     @property
     def plan(self) -> Plan:
-        """The question and its schedule; may be replaced at any time, from any thread."""
+        """Question and schedule; may be replaced at any time, from any thread."""
         return self._plan
 
     @plan.setter
@@ -202,7 +201,6 @@ class Watcher:
         return self._plan.when == "change" and patches.refresh_reason == "cut" and not self._on_request
 
     def close(self) -> None:
-        """Close the viewer; safe to call again."""
         self.viewer.close()
 
     def _after(self, seconds: float, step_seconds: float) -> float:

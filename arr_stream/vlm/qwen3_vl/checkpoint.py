@@ -1,8 +1,7 @@
 """Lookup and inspection of a model's folder, before anything is loaded.
 
-A model is a folder that the user names, or a hub name. `locate` looks for a hub name in the weights folder (as
-ORG--NAME) and in Hugging Face's cache, and downloads it only on request: configuration and weights, never code or
-pickles.
+`locate` looks for a hub name in the weights folder (as ORG--NAME) and in Hugging Face's cache, and downloads it only on
+request: configuration and weights, never code or pickles.
 
 The folder is not trusted. Of `config.json`, only the keys that describe the architecture are passed on, so that it can
 name no code, kernel, adapter or other file. Of the weights, only the safetensors headers are read and compared with the

@@ -1,8 +1,7 @@
 """Decoding: read a question on top of the memory, write the answer token by token, and measure its attention.
 
-The attention is that of one layer, averaged over its heads and over the tokens of the answer. It is recomputed for
-these few tokens from the layer's inputs and the cached keys, so that it works with every attention kernel, including
-those that never form the weights.
+The attention is that of one layer, averaged over heads and tokens of the answer. It is recomputed from the layer's
+inputs and the cached keys, since most attention kernels never form the weights.
 """
 
 from __future__ import annotations

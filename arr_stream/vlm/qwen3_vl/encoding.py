@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from arr_stream.errors import InvalidSetting, NothingChosen
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.types import BoolArray, ByteArray, FloatArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows
 from arr_stream.vlm.qwen3_vl.places import token_positions
@@ -50,15 +50,11 @@ class Block:
         """Return time, row and column of every token of a block that starts at `start`; `[3, K]` float32."""
         return token_positions(self.cells, start)
 
-    def take(self, keep: FloatArray | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Block:
+    def take(self, keep: BoolArray) -> Block:
         """Return the tokens that the mask keeps."""
-        kept = np.asarray(keep, bool)
-        mask = torch.from_numpy(kept)
-        return Block(
-            self.cells.take(kept),
-            self.tokens.take(mask.to(self.tokens.features.device)),
-            None if self.bias is None else self.bias[mask],
-        )
+        mask = torch.from_numpy(keep)
+        tokens = self.tokens.take(mask.to(self.tokens.features.device))
+        return Block(self.cells.take(keep), tokens, None if self.bias is None else self.bias[mask])
 
 
 class Feeder:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from arr_stream.types import Grid
+from arr_stream.types import BoolArray, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.prompt import Media
 
@@ -21,7 +21,7 @@ class SeenBlock(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SeenBlock:
+    def take(self, keep: BoolArray) -> SeenBlock:
         """Return the tokens that the mask keeps."""
         ...
 

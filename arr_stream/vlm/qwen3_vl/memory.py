@@ -93,10 +93,7 @@ class Memory:
 
     @torch.inference_mode()
     def read(self, ids: Sequence[int], position: float) -> Tensor:
-        """Read text tokens on top of the memory; return the hidden state of the last one, `[D]`.
-
-        Use it within `kept`, for questions and answers.
-        """
+        """Read text on top of the memory, within `kept`; return the hidden state of its last token, `[D]`."""
         return self._run([self._text(list(ids), position)])
 
     @contextmanager

@@ -1,11 +1,9 @@
 """Positions of cells in the three coordinate systems of Qwen3-VL, and the order of their pixels.
 
 The vision tower rotates by the row and column of each 16-px patch and adds a learned embedding that is interpolated
-from a square table; the language model rotates by time, row and column of each 32-px cell (interleaved M-RoPE). A
-coarse cell has the position of its centre, so its positions may be halves; so has each quarter of a finer cell, so its
-positions are off by a quarter.
-
-The module needs only NumPy and torch, because the plugin on a server uses it too.
+from a square table; the language model rotates by time, row and column of each 32-px cell (interleaved M-RoPE). Coarse
+cells and quarters of finer ones have the positions of their centres, which may be halves or quarters. The module needs
+only NumPy and torch, because the plugin on a server uses it too.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     <|im_start|>user <0.5 seconds><|vision_start|> cells <|vision_end|><1.5 seconds><|vision_start|> cells
     <|vision_end|> question<|im_end|> <|im_start|>assistant answer
 
-Pictures have no timestamp. (In some versions of transformers, the processor nests the markers of a video's frames
-inside a second pair, which the model has never seen.)
+Pictures have no timestamp.
 """
 
 from __future__ import annotations

@@ -107,11 +107,8 @@ class SentCells:
         return values_here
 
     def _views(self) -> IntArray:
-        """Return a number for the view at each place, `[gh, gw]`, 0 without one.
-
-        A cell that lost some of its quarters gets another number, since quarters are summed: four times `8 * frame` is
-        whole.
-        """
+        """Return a number for the view at each place, `[gh, gw]`, 0 without one."""
+        # Quarters are summed, so a cell that lost some of them gets another number.
         views = [8 * (seen.frame_index + 1) + seen.block.cells.level - FINER for seen in self._memory.frames]
         return self._map(views, np.int32)
 

@@ -153,9 +153,8 @@ class StreamingViewer(ABC):
         cut = patches.refresh_reason == "cut"
         period = self._settings.refresh_seconds
         again = 0 < period <= shown.seconds - self._refreshed_seconds < math.inf
-        if size or cut or again:
-            self._flush()
         if self._sent_cells is None or size or cut or again:
+            self._flush()
             self._sent_cells = SentCells(self.memory, shown.grid, since=shown.index)
             self._refreshed_seconds = shown.seconds
         if cut or again:
@@ -288,7 +287,5 @@ class StreamingViewer(ABC):
         self._tally = self._tally.then(Feeding(prefill_ms=(time.perf_counter() - started) * 1e3))
 
     def _fed(self, frame_index: int) -> Feeding:
-        memory = self.memory
-        return replace(
-            self._tally, frame_index=frame_index, memory_tokens=memory.tokens, cache_bytes=memory.cache_bytes
-        )
+        tokens, cache_bytes = self.memory.tokens, self.memory.cache_bytes
+        return replace(self._tally, frame_index=frame_index, memory_tokens=tokens, cache_bytes=cache_bytes)

@@ -18,7 +18,7 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery
 from arr_stream.patch_set import Answer, Feeding
-from arr_stream.types import ByteArray, Grid
+from arr_stream.types import BoolArray, ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells
 from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
@@ -45,7 +45,7 @@ class SentBlock:
     def __len__(self) -> int:
         return len(self.cells)
 
-    def take(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SentBlock:
+    def take(self, keep: BoolArray) -> SentBlock:
         """Return the tokens that the mask keeps."""
         return SentBlock(self.cells.take(keep), self.pictures[keep])
 

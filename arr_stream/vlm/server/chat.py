@@ -1,8 +1,7 @@
 """Chat requests to a server that speaks the OpenAI protocol, through openai's client: send, wait, cancel.
 
 The server is not trusted. Its answer is limited in characters, bytes and time, and stripped of control characters.
-Redirects are not followed, so the key and the pictures reach no other host. Error texts of the server are shortened and
-the key is masked in them.
+Redirects are not followed. Error texts of the server are shortened, and the key is masked in them.
 """
 
 from __future__ import annotations
