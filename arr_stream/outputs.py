@@ -77,8 +77,8 @@ def _provenance(stream: Stream, question: Question | None) -> Provenance:
         return provenance_of(stream, question)
     except OSError as exc:
         raise SourceNotFound(
-            f"{exc.filename or stream.source.info.name}: cannot be read any more: {(exc.strerror or str(exc)).lower()}",
-            remedy="leave it where it is until the run is over",
+            f"{exc.filename or stream.source.info.name}: can no longer be read: {(exc.strerror or str(exc)).lower()}",
+            remedy="keep it in place until the run has ended",
         ) from exc
 
 

@@ -288,7 +288,7 @@ def test_a_name_with_a_dash_gets_the_hint(
         (("ask", "CLIP", "what?", "--endpoint", "ftp://x"), 51, "--endpoint 'ftp://x': "),
         (("ask", "CLIP", "what?", "--set", "vlm.endpoint=ftp://x"), 51, "vlm.endpoint='ftp://x': "),
         (("ask", "CLIP", "what?", "--set", "vlm.device=tpu"), 51, "vlm.device="),
-        (("process", "LOOP.mp4"), 10, "LOOP.mp4: a symbolic link that leads to no file"),
+        (("process", "LOOP.mp4"), 10, "LOOP.mp4: a broken symbolic link"),
         (("process", "COVER.mp3"), 12, "COVER.mp3: no video, only a cover picture, audio"),
     ],
 )

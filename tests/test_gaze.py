@@ -38,7 +38,7 @@ def test_columns_in_any_order_beside_others_with_spaces_and_a_byte_order_mark(tm
         ("pts_seconds,x,y\n0,nan,0.5\n", r"line 2: \(nan, 0.5\) is outside"),
         ("pts_seconds,x,y\ninf,0.5,0.5\n", "line 2: pts_seconds is inf"),
         ("pts_seconds,x,y\n0,0.5,0.5\n\n1,640,480\n", r"line 4: \(640, 480\) is outside"),
-        ("pts_seconds,x,y\n1,0.5,0.5\n0.5,0.5,0.5\n", "line 3: time runs back from 1 to 0.5 s"),
+        ("pts_seconds,x,y\n1,0.5,0.5\n0.5,0.5,0.5\n", "line 3: time goes back from 1 to 0.5 s"),
     ],
 )
 def test_malformed_files_name_the_line(tmp_path: Path, text: str, says: str) -> None:

@@ -256,7 +256,7 @@ def test_a_server_that_is_down_is_said_to_be() -> None:
 
 def test_a_silent_server_is_left_after_the_time_out() -> None:
     line, server = fails(hangs(), retries=1, timeout_seconds=0.5)
-    assert "no sign for 0.5 s" in line and len(server.requests) == 2
+    assert "no response for 0.5 s" in line and len(server.requests) == 2
 
 
 def test_drop_by_drop_ends_too() -> None:

@@ -71,7 +71,7 @@ def ask(
     write.check(source)
     if last is not None:
         if start is not None or end is not None:
-            raise InvalidSetting("--last beside --start or --end", remedy="give one or the other")
+            raise InvalidSetting("--last cannot be combined with --start or --end", remedy="give one or the other")
         start, end = _last_seconds(last, source, settings)
     queries = make_queries(sought(question) if query is None else query, region, example)
     fetch_needed(settings)

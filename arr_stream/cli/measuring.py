@@ -95,7 +95,7 @@ def check_picture(path: Path | None, *, force: bool) -> None:
     known = sorted(set(FigureCanvasAgg.get_supported_filetypes()) - set(_UNUSUAL))
     if not path.is_dir() and path.suffix.lower().removeprefix(".") not in known:
         raise OutputUnwritable(
-            f"{path}: {f'no picture ends with {path.suffix}' if path.suffix else 'its name says no kind of picture'}",
+            f"{path}: {f'no picture ends with {path.suffix}' if path.suffix else 'its name has no picture extension'}",
             remedy=f"end it with .png, or one of {', '.join(known)}",
         )
     prepare_output(path, force)

@@ -109,7 +109,7 @@ def make_plan(question: str, every: float | None, watch: bool, *, otherwise: Lit
         InvalidSetting: Two schedules are given.
     """
     if every is not None and watch:
-        raise InvalidSetting("--every and --watch", remedy="choose one of them")
+        raise InvalidSetting("--every and --watch cannot be combined", remedy="choose one of them")
 
     from arr_stream.vlm.watcher import Plan
 

@@ -103,7 +103,7 @@ class Outputs:
         for path in (self.video, self.patches):
             if path is not None and path.exists() and Path(source).exists() and path.samefile(source):
                 raise OutputUnwritable(
-                    f"{path}: is the source itself", remedy="choose another name; --force is no help here"
+                    f"{path}: is the source itself", remedy="choose another name; --force does not apply"
                 )
         if self.video is not None and self.patches is not None and self.video.resolve() == self.patches.resolve():
             raise OutputUnwritable(

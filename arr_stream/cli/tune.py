@@ -99,7 +99,7 @@ def tune(
     write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
     if output is not None and not report.gain.reliable:
         raise NoGain(
-            f"{output} not written: gain {report.gain}", remedy="keep the weights you have, or give more footage"
+            f"{output} not written: gain {report.gain}", remedy="keep the present weights, or give more footage"
         )
 
 

@@ -155,7 +155,7 @@ def load_truth(path: Path) -> SceneTruth:
             f"{path}: no such truth file", remedy="scripts/make_sample_videos.py makes them"
         ) from exc
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as exc:
-        raise EvaluationDataError(f"{path}: not a truth file: {exc}", remedy="make it anew") from exc
+        raise EvaluationDataError(f"{path}: not a truth file: {exc}", remedy="generate it again") from exc
 
 
 def _chained(before: DoubleArray, now: DoubleArray) -> DoubleArray:

@@ -231,7 +231,7 @@ def checked_views(views: Sequence[str]) -> tuple[str, ...]:
         InvalidSetting: An unknown view, none, or more than two.
     """
     if not 1 <= len(views) <= _MOST_VIEWS:
-        raise InvalidSetting(f"{len(views)} views", remedy="ask for one or two")
+        raise InvalidSetting(f"{len(views)} views", remedy="request one or two")
     return tuple(check_view(view) for view in views)
 
 

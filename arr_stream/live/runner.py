@@ -237,7 +237,7 @@ class StreamRunner:
 
     def rename(self, name: str) -> None:
         if not 1 <= len(name.strip()) <= 80:
-            raise InvalidSetting(f"name of {len(name.strip())} letters", remedy="give 1 to 80")
+            raise InvalidSetting(f"the name has {len(name.strip())} letters", remedy="give 1 to 80")
         self.name = name.strip()
         self.tell_state()
 
@@ -323,7 +323,7 @@ class StreamRunner:
             if self._parts.make_viewer is None:
                 raise InvalidSetting("there is no model to ask", remedy="start with --model or --endpoint")
             if self._watcher is None:
-                raise InvalidSetting(f"{self.name} does not run", remedy="ask when there is a picture")
+                raise InvalidSetting(f"{self.name} is not running", remedy="ask when it shows a picture")
             if when == "now":
                 self._watcher.request(question)
             else:

@@ -213,5 +213,5 @@ def _parsed(kind: type[Parsed], record: Record, where: str) -> Parsed:
         first = exc.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise EvaluationDataError(
-            f"{where}: {key}: {first['msg'].lower()}", remedy="was it written by arr-stream?"
+            f"{where}: {key}: {first['msg'].lower()}", remedy="check that arr-stream wrote the file"
         ) from exc

@@ -80,11 +80,13 @@ def load_gaze(path: str | Path, *, max_samples: int = MAX_SAMPLES) -> GazeTrack:
             for line, (seconds, x, y) in _samples(path, file):
                 if times and seconds < times[-1]:
                     raise GazeUnreadable(
-                        f"{path}, line {line}: time runs back from {times[-1]:g} to {seconds:g} s",
+                        f"{path}, line {line}: time goes back from {times[-1]:g} to {seconds:g} s",
                         remedy="sort the rows by pts_seconds",
                     )
                 if len(times) == max_samples:
-                    raise GazeUnreadable(f"{path} has more than {max_samples} samples", remedy="thin it out or cut it")
+                    raise GazeUnreadable(
+                        f"{path} has more than {max_samples} samples", remedy="reduce its sampling rate or cut the file"
+                    )
                 times.append(seconds)
                 points.extend((x, y))
     except OSError as exc:

@@ -201,7 +201,7 @@ class RegionQuery(_Shown):
 
     def __post_init__(self) -> None:
         if not all(map(math.isfinite, self.xywh)):
-            raise InvalidSetting(f"region {self._numbers} is not made of numbers", remedy=_REGION_REMEDY)
+            raise InvalidSetting(f"region {self._numbers} holds values that are not finite", remedy=_REGION_REMEDY)
         if self.xywh[2] <= 0 or self.xywh[3] <= 0:
             raise InvalidSetting(f"region {self._numbers} has no area: w and h must be above 0", remedy=_REGION_REMEDY)
         if not (math.isfinite(self.at_seconds) and self.at_seconds >= 0):

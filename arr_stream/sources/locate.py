@@ -69,7 +69,7 @@ def local_spec(spec: str | Path) -> str:
             remedy=f"watch it with `arr-stream stream ADDRESS` (in Python {_LIVE_CALL}), or save it to a file",
         )
     if parts.netloc not in ("", "localhost"):
-        raise SourceNotFound(f"{name}: lies on another machine", remedy="write file:///path for a file of this one")
+        raise SourceNotFound(f"{name}: is on another machine", remedy="write file:///path for a file of this one")
     return unquote(parts.path)
 
 
@@ -268,7 +268,7 @@ def require_file(path: Path, name: str) -> None:
     if path.exists():
         raise NotAMediaFile(f"{name}: a device or pipe, not a file", remedy="give a file that can be read twice")
     if path.is_symlink():
-        raise SourceNotFound(f"{name}: a symbolic link that leads to no file", remedy="check where it leads")
+        raise SourceNotFound(f"{name}: a broken symbolic link", remedy="check its target")
     if not path.parent.is_dir():
         raise SourceNotFound(f"{name}: no such file, and no folder {path.parent}", remedy="check the path")
     if "%" in path.name:

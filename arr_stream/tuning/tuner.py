@@ -197,7 +197,7 @@ def _check_truths(division: Division, kinds: Sequence[Kind]) -> None:
 def _check(runs: Sequence[Run]) -> None:
     if not runs:
         raise EvaluationDataError(
-            "no sequence to fit to can be asked for in this way", remedy=f"--ask is one of {', '.join(KINDS)}"
+            "no fitted sequence supports these kinds of query", remedy=f"--ask is one of {', '.join(KINDS)}"
         )
     for each in runs:
         if any(not 0 < table.fine < len(table.share) for table in each.tables):

@@ -211,7 +211,7 @@ class AllowedSources:
         elif (path := self._file(source)) is not None:
             return f"loop:{path}" if source.startswith("loop:") else str(path)
         raise SourceNotAllowed(
-            f"the source {redact_url(source)[:200]!r} may not be opened from here",
+            f"the source {redact_url(source)[:200]!r} is not allowed by this server",
             remedy="allow it with --allow when the server is started",
         )
 

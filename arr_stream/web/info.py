@@ -78,7 +78,7 @@ def info_routes(serving: Serving) -> APIRouter:
     def cameras() -> list[dict[str, str]]:
         """List the cameras of the server."""
         if not serving.allowed.cameras:
-            raise Forbidden("the server's cameras may not be opened", remedy="start it with --allow cameras")
+            raise Forbidden("the server's cameras are not allowed", remedy="start it with --allow cameras")
         return [{"source": camera.source, "name": camera.name} for camera in list_cameras()]
 
     return router

@@ -216,7 +216,7 @@ def question_routes(serving: Serving) -> APIRouter:
         if serving.streams.parts.make_viewer is None:
             raise NotNow("there is no model to ask", remedy="start the server with --model or --endpoint")
         if not runner.status()["frames"]:
-            raise NotNow(f"{runner.name} has shown nothing yet", remedy="ask when there is a picture")
+            raise NotNow(f"{runner.name} has no picture yet", remedy="ask when it shows one")
         runner.question(new.question, new.when, new.every_seconds)
         return runner.status()
 

@@ -156,7 +156,7 @@ def refuse_pointer(path: Path, head: bytes) -> None:
     if head.startswith(b"version https://git-lfs"):
         raise WeightsInvalid(
             f"{path}: a Git LFS pointer, not the weights that it points to",
-            remedy="run `git lfs pull` where it came from",
+            remedy="run `git lfs pull` in its repository",
         )
 
 
@@ -190,7 +190,7 @@ def _read_torch(path: Path, head: bytes) -> object:
             raise WeightsInvalid(f"{path}: damaged, or not a weights file", remedy=_FETCH_AGAIN) from exc
         raise WeightsInvalid(
             f"{path}: a pickle that holds more than tensors ({wanted[1]}), which could run code",
-            remedy="save its tensors as safetensors where it can be trusted",
+            remedy="save its tensors as safetensors on a machine that trusts it",
         ) from exc
     except Exception as exc:  # Damage causes many errors: EOFError, KeyError, RuntimeError, UnicodeDecodeError.
         raise WeightsInvalid(f"{path}: damaged or truncated: {first_line(exc)}", remedy=_FETCH_AGAIN) from exc

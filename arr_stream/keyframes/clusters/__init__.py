@@ -35,7 +35,7 @@ def _features(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.features import FeatureClusterer
 
     if embedder is None:
-        raise InvalidSetting("keyframes.clusters='features' without an embedder", remedy="hand one over")
+        raise InvalidSetting("keyframes.clusters='features' without an embedder", remedy="pass an embedder")
     return FeatureClusterer(embedder, settings.keyframes.cluster_count)
 
 

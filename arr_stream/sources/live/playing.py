@@ -99,7 +99,7 @@ def checked_graph(graph: str, name: str, max_pixels: int) -> str:
         SourceTooLarge: It asks for pictures of more than `max_pixels`.
     """
     if "'" in graph or "\\" in graph:
-        raise NotAMediaFile(f"{name}: quotes and backslashes are not taken in a graph", remedy="write it without")
+        raise NotAMediaFile(f"{name}: quotes and backslashes are not allowed in a graph", remedy="remove them")
     for number, part in enumerate(re.split(r"[;,]", graph)):
         filter_name = re.split(r"[=@\[\s]", re.sub(r"^(\s*\[[^\]]*\])*\s*", "", part), maxsplit=1)[0]
         if filter_name not in SOURCES | FILTERS or (number == 0 and filter_name not in SOURCES):

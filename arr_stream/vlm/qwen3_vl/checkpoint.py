@@ -188,7 +188,7 @@ def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
 
 def _listing(folder: Path, name: str) -> frozenset[str]:
     if folder.is_file():
-        raise ModelUnsupported(f"{name}: a file, and a model is a folder", remedy="name the folder that it lies in")
+        raise ModelUnsupported(f"{name}: a file, but a model is a folder", remedy="give the file's folder")
     if not folder.is_dir():
         raise BackendUnavailable(f"{name}: no such folder", remedy="name a folder with a checkpoint, or a hub name")
     try:

@@ -121,7 +121,7 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:
                 remedy=_OTHER_COPY,
             )
     if missing := [marker for marker in _TURNS if marker not in vocabulary]:
-        raise ModelUnsupported(f"{path}: knows no {missing[0]}", remedy=_OTHER_COPY)
+        raise ModelUnsupported(f"{path}: lacks the token {missing[0]}", remedy=_OTHER_COPY)
     rows = checkpoint.config.text_config.vocab_size
     if max(vocabulary.values()) >= rows:
         raise ModelUnsupported(

@@ -216,7 +216,7 @@ class ChatServer:
             raise self.endpoint.failed("closed while it was asked", "ask before closing") from None
         except TimeoutError:
             future.cancel()
-            raise self.endpoint.failed(f"no sign for {_COUNT_SECONDS:g} s", _TRY_AGAIN) from None
+            raise self.endpoint.failed(f"no response for {_COUNT_SECONDS:g} s", _TRY_AGAIN) from None
 
     def close(self) -> None:
         """Cancel pending questions and close all connections; safe to call again."""
@@ -340,7 +340,9 @@ def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
     async def bound(response: httpx2.Response) -> None:
         # A compressed body could unpack to any length.
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise endpoint.failed("answers compressed, though that was refused", "switch compression off there")
+            raise endpoint.failed(
+                "sends a compressed answer against the request", "switch compression off on the server"
+            )
         response.stream = Bounded(response.stream)
 
     http_client = httpx2.AsyncClient(
@@ -374,7 +376,7 @@ def _explained(error: Exception, endpoint: Endpoint, model: str, timeout_seconds
     if isinstance(error, openai.APIStatusError):
         return _of_status(error, endpoint, model)
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
-        return endpoint.failed(f"no sign for {timeout_seconds:g} s", _TRY_AGAIN)
+        return endpoint.failed(f"no response for {timeout_seconds:g} s", _TRY_AGAIN)
     if isinstance(error, openai.APIConnectionError | httpx2.TransportError):
         reason = _excerpt(str(causes[-1]), endpoint) or "connection lost"
         return endpoint.failed(f"no connection: {reason}", "is the server running, and the address right?")
@@ -398,9 +400,9 @@ def _refused_fields(error: Exception) -> frozenset[str]:
 def _empty(endpoint: Endpoint, thought: bool, finish: str) -> ServerFailed:
     """Return the error for an answer that is empty or withheld."""
     if finish == "content_filter":
-        return endpoint.failed("its filter withheld the answer", "ask otherwise, or another server")
+        return endpoint.failed("its filter withheld the answer", "rephrase the question, or use another server")
     if thought and finish == "length":
-        return endpoint.failed("the model thought until the limit and said nothing", "raise vlm.answer_tokens")
+        return endpoint.failed("the model's thoughts reached the limit without an answer", "raise vlm.answer_tokens")
     return endpoint.failed(f"the answer is empty (finish reason {finish[:20]!r})", "does the model take pictures?")
 
 
