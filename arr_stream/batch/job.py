@@ -83,7 +83,7 @@ class Done:
         seconds: Duration, opening and closing included.
         outputs: Paths relative to the output folder.
         notices: Notices for the user, one line each.
-        damaged: What is lost or unreliable in the source; None for a sound one.
+        damaged: Description of the damage in the source; None for a sound one.
         attempt: Number of the attempt.
         version: Version of arr-stream.
     """

@@ -79,10 +79,9 @@ class ObjectTracks:
     def renewed(self, index: int, found: Sequence[DetectedObject]) -> tuple[DetectedObject, ...]:
         """Return the objects on that frame, with numbers: those found, and those that were missed for the first times.
 
-        Boxes of `found` are normalised to the window. What is not within it stays as it was, whatever part is found.
+        Boxes of `found` are normalised to the window. Objects outside of it are not changed.
 
-        That an object which is followed may be found with a low score is the idea of Zhang et al., "ByteTrack" (ECCV
-        2022).
+        A tracked object may be found with a low score, as in Zhang et al., "ByteTrack" (ECCV 2022).
         """
         before, window = self._known.pop(index, ((), _FRAME))
         known = [each for each in before if _within(each.box_xyxy, window)]

@@ -142,7 +142,7 @@ class _Builder:
 
     def _maximum(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
         side, stride = int(values["size"]), int(values["stride"])
-        # What does not fit evenly is added at the lower right.
+        # An odd remainder of the padding goes to the lower right.
         extra = side - 1 if stride == 1 else 0
         pads = [extra // 2] * 2 + [extra - extra // 2] * 2
         self._add("MaxPool", [last], name, kernel_shape=[side] * 2, strides=[stride] * 2, pads=pads)

@@ -98,7 +98,7 @@ class Memory:
 
     @contextmanager
     def kept(self, *, on_success: bool = True) -> Iterator[None]:
-        """Undo everything that is read within the context, or only after an error or Ctrl-C."""
+        """Undo everything that is read within the context; if not `on_success`, only after an error or Ctrl-C."""
         marks, bias, undo = self.adapter.mark(self._cache), self._bias, True
         try:
             yield
