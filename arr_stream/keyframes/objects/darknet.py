@@ -31,7 +31,7 @@ def to_onnx(cfg: Path, weights: Path) -> bytes:
     `yolo` sections, `[1, anchors * (5 + classes), h/stride, w/stride]`.
 
     Raises:
-        WeightsInvalid: The files are damaged, do not belong together, or hold a section that is not known.
+        WeightsInvalid: The files are damaged, do not match, or hold an unsupported section.
     """
     try:
         return _Builder(weights.read_bytes()).model(_sections(cfg))
@@ -59,7 +59,7 @@ def _numbers(text: str) -> list[int]:
 
 
 class _Builder:
-    """Adds one section after the other to a graph."""
+    """Builder that adds one section after the other to a graph."""
 
     def __init__(self, weights: bytes) -> None:
         major, minor = np.frombuffer(weights, np.int32, 2)

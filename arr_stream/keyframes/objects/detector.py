@@ -1,7 +1,7 @@
 """A detector of objects in one file, run on onnxruntime alone.
 
-The file is an ONNX model or Darknet weights. A card, a JSON file of the same name beside it, says what the file itself
-does not; every field may be left out:
+The file is an ONNX model or Darknet weights. A card, a JSON file of the same name beside it, adds missing information;
+every field is optional:
 
     {"labels": ["person", "bicycle"], "sides_px": [640], "scale": 0.00392, "mean": [0, 0, 0], "bgr": false,
      "licence": "Apache-2.0", "source": "https://..."}
@@ -32,11 +32,11 @@ from arr_stream.weights.places import check_sha256
 MOST_SIDE_PX = 4096
 STRIDE_PX = 32
 LEAST_SCORE = 0.1
-"""Objects below it are not kept."""
+"""Least score of an object."""
 MOST_OBJECTS = 100
 _MOST_CANDIDATES = 1000
 _OVERLAP = 0.45
-"""Intersection over union above which, of two boxes of a class, the one with the lower score is dropped."""
+"""Intersection over union of two boxes of a class above which the one with the lower score is dropped."""
 LEAST_LARGE = 0.3
 """Least longer side of a large object, as a share of the frame's."""
 _WITHIN = 0.85
@@ -49,15 +49,15 @@ class Card(BaseModel):
     """Description of a detector, for facts that its file lacks.
 
     Args:
-        labels: Names of its classes, in order; an empty one is no class.
-        sides_px: Long side of the picture that it sees, where its input has no fixed size; it looks once at each, in
-            all but the first for large things alone.
-        scale, mean: It sees `(values - mean) * scale`, of values in [0, 255]; numbers for red, green and blue.
-        bgr: It sees blue first.
-        stretched: It sees pictures stretched to a square, as detectors of DETR's kind are trained, in place of padded.
+        labels: Names of its classes, in order; an empty name marks an unused class.
+        sides_px: Long sides of its input, if that has no fixed size; it runs once at each, after the first for large
+            objects only.
+        scale, mean: Its input is `(values - mean) * scale`, of values in [0, 255]; numbers for red, green and blue.
+        bgr: Its input has blue first.
+        stretched: Its input is stretched to a square, as for detectors of DETR's kind, instead of padded.
         anchors: For each output of a Darknet network, widths and heights in pixels of its anchors; by default those of
             its own file.
-        licence, source, sha256: Of the weights; a hash is checked before they are used.
+        licence, source, sha256: Licence, source and hash of the weights; the hash is checked before use.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -75,7 +75,7 @@ class Card(BaseModel):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels, by COCO's names where COCO has them."""
+        """Labels, with COCO's names if COCO has them."""
         return tuple(map(canonical, self.labels))
 
 
@@ -164,7 +164,7 @@ class ObjectDetector:
 
         Raises:
             KeyframeFailed: The outputs are not finite.
-            WeightsInvalid: They are those of no detector that is known, or for another number of classes.
+            WeightsInvalid: They fit no supported detector, or another number of classes.
         """
         sides = self.card.sides_px if self._fixed_wh is None else (max(self._fixed_wh),)
         if share < 1:
@@ -212,7 +212,7 @@ def _strides(side: float) -> int:
 
 
 def _surest(found: Detections) -> Found:
-    """Return the boxes that stand for an object each."""
+    """Return one box for each object."""
     boxes, scores = found
     best = scores.max(1)
     order = np.argsort(-best, kind="stable")[:_MOST_CANDIDATES]
@@ -234,9 +234,9 @@ def _surest(found: Detections) -> Found:
 
 
 def _without_nested(boxes: FloatArray, classes: npt.NDArray[np.intp], scores: FloatArray) -> FloatArray:
-    """Return scores, surest first, as of one object where a box of a class lies within another: 0 for one of the two.
+    """Return scores, highest first, with 0 for one of two boxes of a class if one lies within the other.
 
-    The larger one stays, with the higher score, unless it is far less sure: parts are found more surely than the whole.
+    The larger box stays, with the higher score, unless its own is far lower: parts have higher scores than the whole.
     """
     corner = np.minimum(boxes[:, None, 2:], boxes[:, 2:]) - np.maximum(boxes[:, None, :2], boxes[:, :2])
     area = np.prod(boxes[:, 2:] - boxes[:, :2], 1)

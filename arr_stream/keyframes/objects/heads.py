@@ -1,4 +1,4 @@
-"""The outputs of detectors as boxes and scores, by the shapes that common exports have.
+"""Decoding of detectors' outputs to boxes and scores, by the shapes of common exports.
 
 | outputs, for a picture of w x h pixels | of |
 |---|---|
@@ -40,7 +40,7 @@ def detections(
         anchors: For each output of a Darknet network, `[n, 2]` in pixels.
 
     Raises:
-        WeightsInvalid: They are those of no detector that is known.
+        WeightsInvalid: They fit no supported detector.
     """
     found = _found(outputs, size_wh, classes, anchors)
     if found is None:

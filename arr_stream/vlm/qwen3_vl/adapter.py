@@ -1,4 +1,4 @@
-"""The only module that depends on the inner structure of transformers' models.
+"""The only module that depends on the internal structure of transformers' models of `families`.
 
 Names of parts, calls of blocks and the layout of a cache may change with a version of transformers. `Adapter.check`
 compares it with the model's own forward pass whenever a model is loaded, so that a change is an error.
@@ -218,7 +218,7 @@ class Adapter:
         return [copy.deepcopy(layer) if hasattr(layer, "recurrent_states") else tokens for layer in cache.layers]
 
     def rewind(self, cache: Any, marks: list[Any]) -> None:
-        """Put the cache back to where `mark` was called; once for each mark.
+        """Restore the cache to the state of `mark`; once for each mark.
 
         It goes layer by layer, since a pass that broke off leaves them uneven.
         """
@@ -340,6 +340,7 @@ class Adapter:
 
 
 def _held(layer: Any) -> list[Tensor]:
+    """Return the tensors of one layer of a cache."""
     states = [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values()]
     held = [getattr(layer, "keys", None), getattr(layer, "values", None), *states]
     return [tensor for tensor in held if tensor is not None]

@@ -81,7 +81,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A folder that holds a whole model of one of `FAMILIES`, as far as can be seen without loading it.
+    """Folder with a complete model of one of `FAMILIES`, as far as checks without loading show.
 
     `config` is transformers' configuration of the architecture; `tensors` are all that the model will hold.
     """
@@ -313,7 +313,7 @@ def _check_sizes(config: Any, tensors: int, folder: Path) -> None:
 def _checked_tensors(
     config: Any, family: Family, tensors: Mapping[str, Entry], folder: Path, name: str
 ) -> dict[str, Entry]:
-    """Return the tensors that the model takes, after a check of their names, shapes and types."""
+    """Return the model's tensors, after a check that all exist in the right shape, and no others."""
     wanted = _wanted_shapes(config, family, folder)
     if family.experts == "separate":
         wanted = {name: shape for key in wanted for name, shape in _expert_shapes(key, wanted[key], tensors).items()}
@@ -344,7 +344,7 @@ def _checked_tensors(
 
 
 def _expert_shapes(key: str, shape: tuple[int, ...], tensors: Mapping[str, Entry]) -> dict[str, tuple[int, ...]]:
-    """Return what a checkpoint may hold for one of the model's tensors: itself, or the layer's experts one by one."""
+    """Return the allowed forms of a model's tensor in a checkpoint: itself, or the layer's experts one by one."""
     layer, inside, part = key.partition(_EXPERTS)
     if not inside or key in tensors:
         return {key: shape}

@@ -1,4 +1,4 @@
-"""The families of models that can watch, and their differences.
+"""The supported families of models, and the differences between them.
 
 All of them share the cells of 32x32 pixels, the vision tower's rotation and table of positions, and interleaved M-RoPE.
 Three of four layers of a Qwen3.5 or 3.6 are Gated DeltaNet (Yang et al., 2024), which keeps one state of fixed size
@@ -34,7 +34,7 @@ class Family:
     Args:
         classes: Prefix of its class names in transformers.
         text_keys: Keys of `text_config` that describe the language model.
-        experts: How a checkpoint may hold a layer's experts besides as the model does; None without experts.
+        experts: Other layout of a layer's experts in a checkpoint; None without experts.
         unused: Prefixes of tensors in checkpoints that the model does not use.
         answer_start: Markers and text at the start of an answer.
     """

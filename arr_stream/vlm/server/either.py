@@ -18,7 +18,7 @@ _CROPS, _CELLS = "crops, about where they are", "cells at their true places"
 
 
 class EitherViewer:
-    """`Viewer` that finds out whether a server places cells; until it answers, frames are kept as crops.
+    """`Viewer` that tests whether a server places cells; until it answers, frames are kept as crops.
 
     Raises:
         InvalidSetting, BackendUnavailable: See `ServerViewer`.
