@@ -1,4 +1,4 @@
-"""Answers on the picture: the caption, what the answer rested on, and the memory in the strip."""
+"""Answers on the picture: the caption and the cells that the answer rested on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import VideoSettings
-from arr_stream.draw import typeface
 from arr_stream.draw.annotate import AnnotatedVideo
-from arr_stream.draw.caption import MARKS_SECONDS, Caption, reading_seconds
+from arr_stream.draw.caption import Caption, reading_seconds
 from arr_stream.draw.overlay import ANSWERED, answer_marks
-from arr_stream.draw.strip import Strip, band_px, font_px
-from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.draw.strip import band_px, font_px
+from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import ByteArray, Frame, Grid
 from tests.choices import FED, PlainSource, answer_on, choose, frames_of
 from tests.media import moving_frames
@@ -66,15 +65,6 @@ class TestCaption:
         assert rows[0] > SIZE[1] * 0.55
         assert (picture[rows[len(rows) // 2]] == ANSWERED).all(axis=1).any(), "with a bar of the colour of the marks"
 
-    def test_it_can_be_read_on_white_and_on_black(self) -> None:
-        answer = said("A square.")
-        for ground in (0, 255):
-            picture, patches, caption = np.full_like(plain(), ground), patches_at(0.0, (answer,)), Caption()
-            caption.take(patches)
-            caption.draw(picture, patches)
-            lightness = picture[170:228, 20:100].astype(float).mean(axis=2)
-            assert np.percentile(lightness, 99) - np.percentile(lightness, 30) > 150
-
     def test_it_stays_for_a_reading_time_and_fades(self) -> None:
         answer, caption = said("A red square goes right over a background of soft colours, and back again."), Caption()
         seconds = reading_seconds(answer)
@@ -87,41 +77,6 @@ class TestCaption:
             differences.append(float(np.abs(picture.astype(int) - GREY).mean()))
         assert differences[0] == differences[1] > differences[2] > 0
         assert differences[3:] == [0, 0]
-
-    def test_the_next_answer_takes_its_place(self) -> None:
-        caption, first, second = Caption(), said("A square."), said("No, a circle, if you look at it more closely.")
-        caption.take(patches_at(0.0, (first,)))
-        caption.draw(plain(), patches_at(0.0))
-        caption.take(patches_at(2.9, (first, second)))
-        picture = plain()
-        caption.draw(picture, patches_at(2.9))
-        np.testing.assert_array_equal(picture, caption_of(second))
-        picture = plain()
-        caption.draw(picture, patches_at(3.5))
-        assert changed(picture).any(), "its time begins anew"
-
-    def test_the_same_answer_told_again_does_not_stay_longer(self) -> None:
-        caption, answer = Caption(), said("A square.")
-        for at in (0.0, 1.0, 2.0, 3.5):
-            caption.take(patches_at(at, (answer,) if at < 3 else ()))
-        picture = plain()
-        caption.draw(picture, patches_at(3.5))
-        assert not changed(picture).any()
-
-    def test_what_was_cancelled_before_a_word_came_is_not_shown(self) -> None:
-        assert not changed(caption_of(said("  ", finish="cancelled"))).any()
-        assert changed(caption_of(said("A squ", finish="cancelled"))).any()
-
-    def test_failed_answers_are_subdued(self) -> None:
-        failed = caption_of(said("", finish="failed", error="the server is down; start it"))
-        assert changed(failed).any()
-        assert not (failed == ANSWERED).all(axis=2).any()
-        assert failed.max() < 200 < caption_of(said("the server is down")).max()
-
-    @pytest.mark.parametrize("text", ["", "\n\t ", "\u202e\u0000", "🟥"])
-    def test_an_answer_without_words_says_so(self, text: str) -> None:
-        np.testing.assert_array_equal(caption_of(said(text)), caption_of(said("")))
-        assert changed(caption_of(said(text))).any()
 
     def test_secrets_are_blanked(self) -> None:
         secret, blank = "http://me:pw@host/?key=abc", "http://***@host/?key=***"
@@ -152,13 +107,6 @@ class TestCaption:
         endless = dataclasses.replace(said("w" * 10**6), question="What? " * 10**5)
         assert changed(caption_of(endless)).any()
 
-    @pytest.mark.parametrize("size_wh", [(320, 180), (854, 480), (480, 854), (1920, 1080)])
-    def test_usual_sizes_show_question_and_answer(self, size_wh: tuple[int, int]) -> None:
-        short, long = caption_of(said("Yes."), size_wh), caption_of(said("Yes. " * 200), size_wh)
-        heights = [int(changed(picture).any(axis=1).sum()) for picture in (short, long)]
-        assert heights[0] > 2.4 * font_px(*size_wh)
-        assert heights[1] > 1.3 * heights[0]
-
 
 class TestMarks:
     def drawn(self, answer: Answer, after: float = 0.0, size_wh: tuple[int, int] = SIZE) -> ByteArray:
@@ -181,40 +129,6 @@ class TestMarks:
         assert changed(picture)[64:96, 32:64].all()
         assert not changed(picture)[70:90, 166:186].any()
 
-    def test_larger_shares_are_stronger(self) -> None:
-        boxes = [(32, 64, 64, 96, 0.64), (96, 64, 128, 96, 0.25), (160, 64, 192, 96, 0.11)]
-        picture = self.drawn(rested_on(boxes)).astype(int)
-        strength = [abs(picture[64, x] - GREY).sum() for x in (40, 104, 168)]
-        assert strength[0] > strength[1] > strength[2] > 0
-        tints = [abs(picture[80, x] - GREY).sum() for x in (48, 112, 176)]
-        assert tints[0] > tints[1] > tints[2] > 0
-
-    def test_shares_of_a_place_add_up_over_frames(self) -> None:
-        twice = rested_on([(32, 64, 64, 96, 0.3), (160, 64, 192, 96, 0.35), (160, 64, 192, 96, 0.35)], [1, 2, 3])
-        picture = self.drawn(twice).astype(int)
-        assert abs(picture[64, 168] - GREY).sum() > abs(picture[64, 40] - GREY).sum()
-
-    def test_neighbours_share_one_outline(self) -> None:
-        seen = changed(self.drawn(rested_on([(32, 64, 64, 96, 0.5), (64, 64, 96, 96, 0.5)], [1, 1])))
-        assert seen[64, 32:96].all()
-        assert not seen[70:90, 60:68].any()
-
-    def test_they_fade(self) -> None:
-        answer = rested_on([(32, 64, 64, 96, 1.0)])
-        seen = [
-            float(np.abs(self.drawn(answer, after).astype(int) - GREY).sum())
-            for after in (0.0, 0.1, 0.6, 1.0, MARKS_SECONDS + 0.01)
-        ]
-        assert seen[0] == seen[1] > seen[2] > seen[3] > seen[4] == 0
-
-    @pytest.mark.parametrize("size_wh", [(160, 128), (640, 512)])
-    def test_a_picture_of_another_size(self, size_wh: tuple[int, int]) -> None:
-        scale = size_wh[0] / SIZE[0]
-        seen = changed(self.drawn(rested_on([(32, 64, 64, 96, 1.0)]), size_wh=size_wh))
-        rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
-        assert [rows[0], columns[0]] == [64 * scale, 32 * scale]
-        assert [rows[-1] + 1, columns[-1] + 1] == [96 * scale, 64 * scale]
-
     @given(
         boxes=st.lists(
             st.tuples(st.floats(-50, 900), st.floats(-50, 900), st.floats(0, 900), st.floats(0, 900), st.floats(0, 1)),
@@ -233,90 +147,13 @@ class TestMarks:
             marks.draw(picture, 0.5)
         assert picture.shape == (height, width, 3)
 
-    def test_an_answer_that_does_not_tell_has_none(self) -> None:
-        assert not changed(self.drawn(said("Somewhere."))).any()
-        assert not changed(self.drawn(rested_on([(32, 64, 64, 96, 0.0)]))).any()
-
-
-class TestText:
-    @given(
-        text=st.text(max_size=200).map(lambda text: " ".join(text.split())),
-        limit_px=st.integers(40, 500),
-        most=st.integers(1, 4),
-    )
-    @settings(max_examples=60)
-    def test_wrapped_lines_fit_and_say_the_beginning(self, text: str, limit_px: int, most: int) -> None:
-        lines = typeface.wrapped(text, 14, limit_px, most)
-        assert len(lines) <= most
-        assert all(typeface.width_px(line, 14) <= limit_px for line in lines)
-        joined = "".join("".join(lines).split())
-        whole = "".join(text.split())
-        assert joined == whole or (joined.endswith("…") and whole.startswith(joined[:-1]))
-
-    def test_lines_end_between_words(self) -> None:
-        text = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
-        lines = typeface.wrapped(text, 14, 160, 3)
-        words = text.split()
-        assert [word.rstrip("…") for line in lines for word in line.split()] == words[
-            : sum(map(len, map(str.split, lines)))
-        ]
-        assert lines[-1].endswith("…")
-
-    def test_scripts_without_spaces_are_broken_too(self) -> None:
-        lines = typeface.wrapped("一只黑天鹅在水面上慢慢地向右游去，经过长满青草的岸边。", 14, 90, 4)
-        assert len(lines) > 2
-        assert not any(line.startswith(("，", "。")) for line in lines)
-
-    def test_what_cannot_be_drawn_is_left_out(self) -> None:
-        assert typeface.drawable("a\u0007b\u202ec\n d ☃ é 🦢 Привет 天") == "abc d ☃ é Привет 天"
-
-
-class TestStrip:
-    def drawn(self, strip: Strip, feeding: Feeding | None, size_wh: tuple[int, int] = (854, 480)) -> ByteArray:
-        picture = plain(size_wh)
-        strip.draw(picture, patches_at(0.0, size_wh=size_wh, feeding=feeding))
-        return picture
-
-    def test_the_memory_is_shown_and_remembered_between_feedings(self) -> None:
-        strip = Strip()
-        without = self.drawn(strip, None)
-        fed = self.drawn(strip, Feeding(memory_tokens=1843))
-        assert (without != fed).any()
-        np.testing.assert_array_equal(self.drawn(strip, None), fed)
-        more = self.drawn(strip, Feeding(memory_tokens=2048))
-        columns = np.flatnonzero((more != fed).any(axis=(0, 2)))
-        assert len(columns) > 0
-        before = np.flatnonzero((without != fed).any(axis=(0, 2)))[0]
-        np.testing.assert_array_equal(fed[:, :before], without[:, :before])
-
-    def test_a_rebuilt_and_a_failed_memory_look_different(self) -> None:
-        feedings = [
-            Feeding(memory_tokens=9),
-            Feeding(memory_tokens=9, rebuilt="cut"),
-            Feeding(memory_tokens=9, error="x"),
-        ]
-        pictures = [self.drawn(Strip(), feeding).tobytes() for feeding in feedings]
-        assert len(set(pictures)) == 3
-
-    @given(width=st.integers(160, 500), tokens=st.integers(0, 10**9))
-    @settings(max_examples=20)
-    def test_it_gives_way_where_there_is_no_room(self, width: int, tokens: int) -> None:
-        size_wh = (width, 200)
-        without, fed = self.drawn(Strip(), None, size_wh), self.drawn(Strip(), Feeding(memory_tokens=tokens), size_wh)
-        different = np.flatnonzero((without != fed).any(axis=(0, 2)))
-        if len(different):
-            assert different[-1] < width - round(font_px(*size_wh) * 0.7), "up to the margin"
-
 
 class TestVideo:
     def test_an_answer_is_seen_in_the_file(self, tmp_path: Path) -> None:
         size_wh = (320, 240)
         frames = frames_of(moving_frames(20, size_wh), fps=4)
         video = AnnotatedVideo(
-            tmp_path / "out.mp4",
-            size_wh=size_wh,
-            source=PlainSource(average_fps=4),
-            settings=VideoSettings(crf=10),
+            tmp_path / "out.mp4", size_wh=size_wh, source=PlainSource(average_fps=4), settings=VideoSettings(crf=10)
         )
         for frame in frames:
             patches = choose(frame, feeding=FED)

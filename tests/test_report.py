@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_stream.config import Settings
-from arr_stream.consumer import Outcome
-from arr_stream.draw.report import ContactSheet, Report, clock_time
-from arr_stream.draw.statistics import ModelStatistics, Quantiles, RunStatistics, Timeline
-from arr_stream.errors import OutputExists, OutputUnwritable
+from arr_stream.draw.report import Report
+from arr_stream.draw.statistics import RunStatistics, Timeline
+from arr_stream.errors import OutputExists
 from arr_stream.patch_set import Answer, Feeding
 from tests.choices import FED, answer_on, choose, frames_of
 from tests.media import moving_frames
@@ -89,16 +87,6 @@ def test_the_time_of_a_keyframe_is_that_of_the_frame_that_waits_for_its_parts(tm
     assert 1 + int((np.diff(columns) > 1).sum()) == 4, "a mark on each of the frames that wait"
 
 
-def test_outcome_is_told(tmp_path: Path) -> None:
-    report = Report(tmp_path)
-    report.consume(FRAMES[0], choose(FRAMES[0], latency_ms={}))
-    report.close(failed=True, outcome=Outcome("interrupted", 4, None, {"late": 1}))
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert (summary["ended"], summary["dropped"], summary["counters"]) == ("interrupted", 4, {"late": 1})
-    assert summary["frames_per_second"] is None
-    assert summary["amortised_fps"] is None
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_files_that_exist_are_kept(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
@@ -106,19 +94,6 @@ def test_files_that_exist_are_kept(tmp_path: Path, name: str) -> None:
         Report(tmp_path)
     Report(tmp_path, force=True).close()
     assert (tmp_path / name).read_text() == "precious"
-
-
-def test_files_that_exist_are_replaced_where_that_is_wanted(tmp_path: Path) -> None:
-    for name in FILES:
-        (tmp_path / name).write_text("precious")
-    write(tmp_path, force=True)
-    assert all((tmp_path / name).read_bytes() != b"precious" for name in FILES)
-
-
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(OutputUnwritable):
-        Report(tmp_path / "file")
 
 
 def test_the_summary_tells_what_was_fed_and_answered(tmp_path: Path) -> None:
@@ -149,40 +124,6 @@ def test_the_summary_tells_what_was_fed_and_answered(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_only_the_newest_answers_are_kept() -> None:
-    statistics = ModelStatistics()
-    for number in range(1500):
-        answer = Answer(f"{number}?", "Yes.", 0, float(number), "tiny")
-        statistics.add(choose(FRAMES[0], answers=(answer,)))
-    summary = statistics.summary()
-    assert summary is not None
-    assert summary["answers"]["count"] == 1500
-    assert [one["question"] for one in summary["answers"]["newest"]] == [f"{number}?" for number in range(500, 1500)]
-
-
-@pytest.mark.parametrize("size_wh", [(1, 1), (8, 8), (3000, 20), (20, 3000)])
-def test_contact_sheet_of_any_shape(size_wh: tuple[int, int]) -> None:
-    sheet = ContactSheet()
-    for frame in frames_of(moving_frames(3, size_wh)):
-        sheet.add(frame, choose(frame))
-    picture = sheet.picture("title", "subtitle")
-    assert max(picture.shape) < 2000
-
-
-@pytest.mark.parametrize("count", [1, 16, 33, 300])
-def test_contact_sheet_is_spread_over_the_whole_run(count: int) -> None:
-    sheet = ContactSheet()
-    (frame,) = frames_of(moving_frames(1, (300, 4)))
-    patches = choose(frame)
-    for index in range(count):
-        sheet.add(replace(frame, index=index, pts_seconds=float(index)), patches)
-    kept = [thumb.pts_seconds for thumb in sheet.kept]
-    assert len(kept) <= 32
-    assert kept[0] == 0
-    assert len(set(np.diff(kept))) <= 1, "even"
-    assert count - kept[-1] <= max(1, count / 16 + 1)
-
-
 @given(st.integers(1, 3000), st.sampled_from([2, 16, 64]))
 @settings(deadline=None, max_examples=30)
 def test_timeline_is_bounded_and_loses_nothing(count: int, limit: int) -> None:
@@ -195,21 +136,3 @@ def test_timeline_is_bounded_and_loses_nothing(count: int, limit: int) -> None:
     assert max(one.largest for one in timeline.bins) == count - 1
     assert timeline.bins[0].keyframe
     assert sum(one.keyframe_ms for one in timeline.bins) == count * (count - 1) / 8
-
-
-def test_quantiles_of_more_than_is_kept() -> None:
-    numbers = Quantiles()
-    for value in np.random.default_rng(0).permutation(30_000).tolist():
-        numbers.add(float(value))
-    summary = numbers.summary()
-    assert summary["median"] == pytest.approx(15_000, rel=0.05)
-    assert summary["p99"] == pytest.approx(29_700, rel=0.01)
-    assert summary["mean"] == pytest.approx(14_999.5)
-    assert summary["max"] == 29_999
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00.0"), (59.96, "1:00.0"), (61.25, "1:01.2"), (3723.4, "1:02:03.4"), (-1.5, "-0:01.5")]
-)
-def test_clock_times(seconds: float, text: str) -> None:
-    assert clock_time(seconds) == text

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image
 
 import arr_stream
 from arr_stream.config import Settings
@@ -306,25 +306,3 @@ def test_every_way_of_working_gives_the_same_every_time(name: str, tmp_path: Pat
         [{"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"}, {"PYTHONHASHSEED": "2", "OMP_NUM_THREADS": "2"}],
     )
     assert one == two and one.count(b"\n") == 18
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_five_runs_of_everything_at_once(asked: Path, tmp_path: Path) -> None:
-    words = Image.new("RGB", (320, 192), (240, 240, 240))
-    ImageDraw.Draw(words).text((60, 80), "EXIT", fill=(200, 20, 20), font_size=40)
-    frames = [np.roll(np.asarray(words), 2 * index, axis=1) for index in range(20)]
-    clip = write_video(tmp_path / "words.mp4", frames)
-    arguments = [clip, "-q", "red", "-q", '"EXIT"', "--region", "60,80,80,40", "--example", asked / "example.png"]
-    arguments += [
-        "--gaze",
-        asked / "gaze.csv",
-        "--set",
-        "keyframes.embeddings=clip",
-        "--set",
-        "keyframes.text=rapidocr",
-    ]
-    arguments += ["--set", "keyframes.interval=6"]
-    threads = ("1", "2", "1", "3", "2")
-    runs = processes(tmp_path, arguments, [{"PYTHONHASHSEED": str(n), "OMP_NUM_THREADS": threads[n]} for n in range(5)])
-    assert len(set(runs)) == 1 and runs[0].count(b"\n") == 22

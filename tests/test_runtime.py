@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
@@ -90,19 +89,6 @@ def test_a_failing_consumer_ends_the_run_with_its_error(clip: Path, wrap, error:
     assert frame <= len(bystander.indices) <= 12
 
 
-def test_a_slow_consumer_beside_holds_the_queue_bounded(clip: Path) -> None:
-    class Slow(Collecting):
-        def consume(self, frame: Frame, patches: PatchSet) -> None:
-            time.sleep(0.03)
-            super().consume(frame, patches)
-
-    slow, ahead = Slow(), list[int]()
-    consumers = [BackgroundConsumer(slow, depth=2)]
-    run(_stream(clip), consumers, on_frame=lambda patches: ahead.append(patches.index - len(slow.indices)))
-    assert slow.indices == list(range(12))
-    assert max(ahead) <= 4
-
-
 def test_what_finds_no_room_in_the_background_is_left_out_and_told_of_where_that_is_wanted() -> None:
     may_go = threading.Event()
 
@@ -145,15 +131,6 @@ def test_keyboard_interrupt_closes_consumers(clip: Path, tmp_path: Path) -> None
     end = read_records(tmp_path / "r.jsonl")[2]
     assert end is not None
     assert (end.frames, end.reason) == (3, "interrupted")
-
-
-def test_records_are_complete_before_the_next_frame_is_read(clip: Path, tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    stream = _stream(clip)
-    lines = []
-    run(stream, [records_of(stream, path)], on_frame=lambda _: lines.append(path.read_text().count("\n")))
-    assert lines == list(range(2, 14))
-    assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
 def _frames(count: int, step_seconds: float = 0.02):
@@ -230,8 +207,3 @@ def test_a_stream_answers_a_new_query_on_the_next_frame(clip: Path) -> None:
             if patches.index == 3:
                 assert patches.query_scores[0] > 0.6
                 break
-
-
-def test_the_example_of_the_documentation_runs(clip: Path) -> None:
-    shapes = [patches.cells_xyxy.shape for patches in arr_stream.open(clip, query="red", budget=10, settings=SETTINGS)]
-    assert shapes == [(10, 4)] * 12

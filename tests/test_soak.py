@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from soaking.running import FAULTS, Fault, Outcome  # noqa: E402
 from soaking.sampling import Sample  # noqa: E402
-from soaking.verdicts import judge, slope  # noqa: E402
+from soaking.verdicts import judge  # noqa: E402
 
 FLAT = tuple(Sample(float(second), None, 400.0, 500.0, 20, 30, 2) for second in range(600))
 GOOD = Outcome(600.0, 36_000, (Fault("query", 10.0, 0.5),), FLAT, (), 1.0)
@@ -24,13 +24,6 @@ GOOD = Outcome(600.0, 36_000, (Fault("query", 10.0, 0.5),), FLAT, (), 1.0)
 
 def bad(outcome: Outcome) -> list[str]:
     return [verdict.what for verdict in judge(outcome) if not verdict.good]
-
-
-def test_the_slope_is_exact_and_knows_levels_by_workers() -> None:
-    rising = [replace(each, own_mb=400 + 2.5 * each.seconds / 60) for each in FLAT]
-    assert slope(rising, "own_mb") == pytest.approx((2.5, 0), abs=1e-9)
-    steps = [replace(each, own_mb=each.own_mb + 50, children=3) if each.seconds > 300 else each for each in FLAT]
-    assert slope(steps, "own_mb")[0] == pytest.approx(0)
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,6 @@ def pts(*ticks: int | None) -> list[Stamp]:
     return [Stamp(each) for each in ticks]
 
 
-def test_the_first_picture_is_at_zero() -> None:
-    assert placed(pts(7, 8, 9))[0] == [0, 1, 2]
-
-
 def test_neighbours_that_are_swapped_are_put_in_order() -> None:
     times, stats = placed(pts(1, 2, 3, 5, 4, 6, 8, 7, 9))
     assert times == list(range(9))
@@ -69,10 +65,6 @@ def test_uneven_and_repeated_steps_are_kept_and_counted() -> None:
     times, stats = placed(pts(0, 10, 20, 30, 33, 33, 43))
     assert times == [0, 10, 20, 30, 33, 33, 43]
     assert (stats.uneven_steps, stats.repeated_timestamps) == (1, 1)
-
-
-def test_rounding_to_ticks_is_not_uneven() -> None:
-    assert placed(pts(0, 33, 67, 100, 133, 167, 200))[1].uneven_steps == 0
 
 
 ticks = st.none() | st.integers(-1000, 1000)

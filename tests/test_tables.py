@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from arr_stream.evaluation.tables import ResultTable
 
 TABLE = ResultTable("Speed", ("what", "ms", "times"), (("a|b", 1.23456, 2), ("none", None, 3)), "Medians.", digits=2)
@@ -20,14 +18,3 @@ def test_markdown_has_one_line_a_row_and_escapes_bars() -> None:
 def test_json_round_trip() -> None:
     again = ResultTable.from_json(json.loads(json.dumps(TABLE.as_json())))
     assert again.markdown() == TABLE.markdown()
-
-
-def test_rows_of_another_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 values under 2 headings"):
-        ResultTable("t", ("a", "b"), (("x",),))
-
-
-def test_the_terminal_shows_every_value() -> None:
-    table = TABLE.rich()
-    assert table.row_count == 2
-    assert list(table.columns[1].cells) == ["1.23", "–"]

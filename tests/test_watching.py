@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import arr_stream
-from arr_stream.errors import InvalidSetting, NothingChosen, ServerFailed
+from arr_stream.errors import NothingChosen, ServerFailed
 from arr_stream.outputs import records_of
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_answers, read_records
@@ -120,35 +120,12 @@ def test_questions_are_asked_when_the_plan_says(clip: Path, plan: Plan, expected
     assert [answer.pts_seconds for answer in answers] == pytest.approx(expected, abs=1e-3)
 
 
-def test_a_new_plan_does_not_wait_for_what_the_old_one_had_in_mind(clip: Path) -> None:
-    viewer = ScriptedViewer()
-    watcher = Watcher(viewer, Plan("what?", "every", 60.0), fps=10)
-    for patches in _watched(clip, watcher):
-        if patches.index == 4:
-            watcher.plan = Plan("and now?", "every", 1.0)
-    assert viewer.asked_at == pytest.approx([1.0, 2.0], abs=1e-3)
-
-
-def test_attention_goes_back_to_the_choice_of_cells(clip: Path) -> None:
-    maps: list[FloatArray] = []
-    watcher = Watcher(ScriptedViewer(), Plan("what?", "every", 1.0), attend=maps.append)
-    list(_watched(clip, watcher))
-    assert len(maps) == 2 and maps[0].shape == (3, 4)
-
-
 def test_a_frame_that_cannot_be_shown_is_told_and_the_stream_goes_on(clip: Path) -> None:
     viewer = ScriptedViewer(blind=[0, 5])
     patches = list(_watched(clip, Watcher(viewer, Plan("what?"), fps=2)))
     assert len(patches) == 30 and patches[-1].answers[0].text == "fine"
     assert patches[0].feeding is not None and "raise the budget" in str(patches[0].feeding.error)
     assert any("was not shown" in notice for notice in patches[0].notices)
-
-
-def test_the_cause_is_told_when_nothing_could_be_shown(clip: Path) -> None:
-    watcher = Watcher(ScriptedViewer(blind=range(30)), Plan("what?"), fps=2)
-    answer = list(_watched(clip, watcher))[-1].answers[0]
-    assert answer.finish == "failed" and "no cell was chosen" in str(answer.error)
-    assert isinstance(watcher.failure, NothingChosen) and not watcher.answered
 
 
 def test_failures_are_in_the_records_and_the_run_ends_well(clip: Path, tmp_path: Path) -> None:
@@ -234,19 +211,6 @@ def test_a_cut_cancels_the_answer_about_the_scene_before(clip: Path) -> None:
     told = [(patches.index, answer.frame_index) for patches in watched for answer in patches.answers]
     assert len(told) == 1 and told[0][1] == 0 and 20 < told[0][0] < 29
     assert len(viewer.asked_at) == 2 and viewer.asked_at[1] >= 2.0
-
-
-def test_plans_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InvalidSetting, match="every"):
-        Plan("what?", "every", 0.0)
-    with pytest.raises(InvalidSetting, match=r"raise vlm\.fps"):
-        Watcher(ScriptedViewer(), Plan("what?", "every", 0.1), fps=2)
-
-
-def test_a_late_answer_does_not_put_off_the_next(clip: Path) -> None:
-    viewer = ScriptedViewer()
-    list(_watched(clip, Watcher(viewer, Plan("what?", "every", 0.75), fps=2)))
-    assert viewer.asked_at == pytest.approx([1.0, 1.5, 2.5], abs=1e-3)
 
 
 def test_words_that_came_before_a_failure_are_kept(clip: Path) -> None:

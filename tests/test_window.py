@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,14 +19,13 @@ from hypothesis import strategies as st
 import arr_stream
 from arr_stream.draw.annotate import Annotator
 from arr_stream.draw.views import VIEWS
-from arr_stream.errors import DisplayUnavailable
 from arr_stream.live.pictures import Shown
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window import drawing
 from arr_stream.live.window.controls import Controls, Scene
 from arr_stream.live.window.drawing import bars_px, frame_pane
 from arr_stream.live.window.loop import Feed
-from arr_stream.live.window.screen import EventKind, Window, WindowEvent
+from arr_stream.live.window.screen import EventKind, WindowEvent
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
 from arr_stream.types import Frame
@@ -194,15 +192,6 @@ class TestDrawing:
             drawing.draw_message(picture, [("something", (255, 255, 255))] * 3)
             drawing.draw_help(picture)
 
-    def test_the_state_is_seen_in_the_bar(self, processed: list[tuple[Frame, PatchSet]]) -> None:
-        pictures = []
-        for state in ("live", "failed"):
-            picture = np.zeros((240, 640, 3), np.uint8)
-            drawing.draw_status(picture, Shown(*processed[0], 0, 30.0), **(STATUS | {"state": state}))
-            pictures.append(picture)
-        assert not np.array_equal(*pictures)
-        assert all(picture[bars_px((640, 240))[0] :].max() == 0 for picture in pictures)
-
     def test_an_answer_of_a_frame_that_was_not_shown_is_not_lost(self, processed: list[tuple[Frame, PatchSet]]) -> None:
         from dataclasses import replace
 
@@ -215,21 +204,6 @@ class TestDrawing:
         assert shown is not None
         assert (shown.frame.index, shown.patches.answers, shown.dropped) == (second.index, (answer,), 4)
         assert feed.take(0.0) is None
-
-    def test_windows_begin_within_bounds(self) -> None:
-        for frame_wh in ((1, 1), (64, 48), (640, 360), (4000, 200), (300, 5000), (3840, 2160)):
-            width, height = drawing.first_size(frame_wh)
-            assert 160 <= width <= 1280 and 120 <= height <= 800
-
-
-def test_a_display_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tkinter", reason="this Python has no Tk")
-    if not sys.platform.startswith("linux"):
-        pytest.skip("only Linux has displays with numbers")
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setenv("DISPLAY", ":59999")
-    with pytest.raises(DisplayUnavailable, match="cannot be used"):
-        Window("nothing")
 
 
 @pytest.fixture(scope="module")
