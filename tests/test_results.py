@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import json
 import os
 import re
 import shlex
@@ -20,18 +18,13 @@ from typer.main import get_command
 
 from arr_stream.cli import app as product
 from arr_stream.config import Settings
-from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.tables import ResultTable
 from benchmarks.__main__ import app as measurements
-from benchmarks.live.figures import Figure, LiveReport
-from benchmarks.results import measuring
-from benchmarks.results.command import measure_all
-from benchmarks.results.measuring import Place, lacking, measure
+from benchmarks.results.measuring import Place, measure
 from benchmarks.results.page import documents, filled, page
 from benchmarks.results.records import Record, Run, load_records
 from benchmarks.results.sections import BY_NAME, SECTIONS, Command, Section
-from benchmarks.results.targets import TARGETS, Target, targets_table
-from tests.conftest import Run as Call
+from benchmarks.results.targets import TARGETS, Target
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ResultTable("Speed", ("what", "ms"), (("ours", 1.25),), digits=2)
@@ -83,95 +76,6 @@ def measured(section: Section, place: Place, *, quick: bool = False) -> tuple[Re
     return measure(section, place, quick=quick, say=said.append), said
 
 
-class TestMeasuring:
-    def test_what_commands_print_is_kept_with_what_it_depends_on(self, place: Place) -> None:
-        found, said = measured(TWO, place)
-        assert [run.command for run in found.runs] == [
-            "arr-stream print b --plot PICTURE.png",
-            "python -m benchmarks print c",
-        ]
-        assert found.pictures == ("two-1.png",) and (place.pictures / "two-1.png").is_file()
-        assert found.machine["Python"] and found.machine["torch"] and not found.missing
-        assert said == ["  arr-stream print b --plot PICTURE", "  benchmarks print c"]
-        found.save(place.records)
-        assert load_records(place.records) == {"two": found}
-
-    def test_paths_of_the_machine_are_not_kept(self, place: Place) -> None:
-        found, _ = measured(
-            Section("flow", "Flow", "", (Command("arr-stream print DATA/flow PICTURE"),), ("flow",)), place
-        )
-        rows = found.runs[0].result["tables"][0]["rows"]
-        assert rows == [["print"], ["DATA/flow"], ["./out/images/results/flow.png"]]
-        assert str(place.root) not in json.dumps(dataclasses.asdict(found))
-
-    @pytest.mark.parametrize(
-        ("line", "reason"),
-        [("fail this", "ended with code 1: this: there is no such thing"), ("talk", "printed no JSON")],
-    )
-    def test_a_failed_command_leaves_a_reason_and_nothing_of_before(self, place: Place, line: str, reason: str) -> None:
-        good = dataclasses.replace(TWO, commands=TWO.commands[:1])
-        measure_all([good], place, quick=False, resume=False)
-        assert list(place.pictures.iterdir())
-        bad = dataclasses.replace(good, commands=(Command(f"arr-stream {line}"),))
-        assert measure_all([bad], place, quick=False, resume=False) == ["two"]
-        assert reason in load_records(place.records)["two"].missing
-        assert not list(place.pictures.iterdir()) and reason in page(load_records(place.records), [bad])
-
-    def test_a_command_that_fails_leaves_the_figures_of_those_before(self, place: Place) -> None:
-        section = dataclasses.replace(TWO, commands=(TWO.commands[0], Command("arr-stream fail this"), TWO.commands[1]))
-        assert measure_all([section], place, quick=False, resume=False) == ["two"]
-        found = load_records(place.records)["two"]
-        assert [run.command for run in found.runs] == ["arr-stream print b --plot PICTURE.png"]
-        assert "there is no such thing" in found.missing and (place.pictures / "two-1.png").is_file()
-        text = page({"two": found}, [section])
-        assert "| --plot |" in text and "(images/results/two-1.png)" in text and f"{found.measured}, incomplete" in text
-        assert "*Incomplete: the command ended with code 1: this: there is no such thing.*" in text
-
-    def test_what_is_lacking_is_told(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert lacking(("flow",), place.data) == ""
-        assert "no folder davis/" in lacking(("flow", "davis"), place.data)
-        assert "no footage was given" in lacking(("flow",), None)
-        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-        assert "no NVIDIA GPU" in lacking(("cuda",), place.data)
-        monkeypatch.setenv("ARR_STREAM_CHROMIUM", "no-such-browser")
-        assert "no Chromium" in lacking(("chromium",), place.data)
-        found, _ = measured(dataclasses.replace(ONE, needs=("davis",)), place)
-        assert found.missing and not found.runs
-
-    @pytest.mark.parametrize("resume", [False, True])
-    def test_what_cannot_be_measured_here_is_kept_as_it_was(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], resume: bool
-    ) -> None:
-        drawing = dataclasses.replace(TWO, commands=TWO.commands[:1])
-        measure_all([drawing], place, quick=False, resume=False)
-        before, written = load_records(place.records), page(load_records(place.records), [drawing])
-        monkeypatch.setattr(measuring, "code_digest", lambda root: "another")
-        needy = dataclasses.replace(drawing, needs=("davis",))
-        for quick in (False, True):
-            assert measure_all([needy], place, quick=quick, resume=resume) == []
-        assert load_records(place.records) == before and page(before, [needy]) == written
-        assert (place.pictures / before["two"].pictures[0]).is_file()
-        told = capsys.readouterr().out
-        assert f"kept as of {before['two'].measured}, commit {before['two'].commit}" in told and "davis/" in told
-
-    def test_resuming_measures_what_is_not_there(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        measure_all([ONE], place, quick=False, resume=True)
-        capsys.readouterr()
-        measure_all([ONE, TWO], place, quick=False, resume=True)
-        told = capsys.readouterr().out
-        assert "print a" not in told and "print c" in told
-        monkeypatch.setattr(measuring, "code_digest", lambda root: "another")
-        measure_all([ONE], place, quick=False, resume=True)
-        assert "print a" in capsys.readouterr().out
-
-    def test_a_damaged_record_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "one.json").write_text('{"section": "one"}')
-        with pytest.raises(EvaluationDataError, match=r"one\.json: not a record .* delete it"):
-            load_records(tmp_path)
-
-
 class TestPage:
     def test_the_same_records_give_the_same_page(self, place: Place) -> None:
         records = {name: record(name, printed(TABLE)) for name in ("two", "one")}
@@ -186,18 +90,6 @@ class TestPage:
         assert "| [The first](#one) | 2026-01-02 03:04 | `0123abcd` | A | 2 s | 0.5 |" in text
         assert "| processor | P |" in text
 
-    def test_what_was_not_measured_says_so(self) -> None:
-        text = page({"one": record("one", None, runs=(), missing="no footage was given")}, [ONE, TWO])
-        assert "*Not measured: no footage was given.*" in text and "*Not measured yet.*" in text
-        assert text.count("| not measured | – | – | – | – |") == 2
-
-
-class TestTargets:
-    def test_limits_of_live_parts_are_the_commands_own(self) -> None:
-        figures = (Figure("page", "age, median", 70.0, "ms", 60.0), Figure("rate", "frames", 30.0, "a second"))
-        rows = targets_table({"live": record("live", LiveReport({}, figures).as_json())}).rows
-        assert rows[-1] == ("[Live: age, median](#live)", "at most 60 ms", "70 ms", "**missed**")
-
 
 class TestBlocks:
     TEXT = "before\n<!-- results: NAME -->\nold\n<!-- /results -->\nafter\n"
@@ -206,10 +98,6 @@ class TestBlocks:
         found = filled(self.TEXT.replace("NAME", "carry"), {"carry": record("carry", printed(TABLE))}, "results.md")
         assert found == f"before\n<!-- results: carry -->\n{TABLE.markdown()}\n<!-- /results -->\nafter\n"
         assert filled(found, {"carry": record("carry", printed(TABLE))}, "results.md") == found
-
-    def test_an_unknown_block_is_an_error(self) -> None:
-        with pytest.raises(KeyError, match="nonsense"):
-            filled(self.TEXT.replace("NAME", "nonsense"), {}, "results.md")
 
 
 PROGRAMS = {"arr-stream": product, "benchmarks": measurements}
@@ -254,34 +142,6 @@ def test_every_script_is_there_and_knows_its_options(
     help_text = capsys.readouterr().out
     words = {word for line in LINES if line.startswith(f"{script} ") for word in line.split()}
     assert all(word in help_text for word in words if word.startswith("--"))
-
-
-def test_sections_are_named_once() -> None:
-    assert len(BY_NAME) == len(SECTIONS)
-    assert all(re.fullmatch(r"[a-z]+", section.name) for section in SECTIONS)
-    assert all((ROOT / "docs" / section.page.partition("#")[0]).is_file() for section in SECTIONS if section.page)
-
-
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        (["--only", "nonsense"], 51),
-        (["--data", "FOLDER/typo"], 80),
-        (["--out", "FOLDER/file"], 21),
-        (["--out", "FOLDER/file/below"], 21),
-        (["--out", "FOLDER/taken"], 21),
-        (["--out", "FOLDER/damaged", "--page"], 80),
-    ],
-)
-def test_what_cannot_be_is_one_line(measure: Call, tmp_path: Path, options: list[str], code: int) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "taken" / "results.md").mkdir(parents=True)
-    (tmp_path / "damaged" / "results").mkdir(parents=True)
-    (tmp_path / "damaged" / "results" / "one.json").write_text("{}")
-    # One that needs footage: should a check be missing, it ends soon all the same.
-    given = [option.replace("FOLDER", str(tmp_path)) for option in options]
-    found, told, error = measure("results", "--only", "carry", *given)
-    assert found == code and error.count("\n") == 1 and error.startswith("arr-stream: ") and not told
 
 
 def _anchors(text: str) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from arr_stream.config import ModelSettings, SamSettings
-from arr_stream.errors import BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
+from arr_stream.errors import KeyframeFailed, WeightsInvalid
 from arr_stream.keyframes.clusters import sam
 from arr_stream.keyframes.clusters.regions import absorb_small, pieces_of, shared_borders
 from arr_stream.keyframes.clusters.sam import UNCOVERED, SamClusterer, labels_from_masks
@@ -59,29 +58,6 @@ def test_a_place_belongs_to_the_smallest_mask_that_covers_it(masks: BoolArray) -
         assert labels[y, x] - 1 == min(over, key=lambda mask: (areas[mask], mask))
 
 
-@settings(max_examples=50)
-@given(some_masks(), st.randoms(use_true_random=False))
-def test_the_order_of_masks_matters_only_among_equals(masks: BoolArray, random: Any) -> None:
-    areas = masks.sum(axis=(1, 2))
-    _, first = np.unique(areas, return_index=True)
-    distinct = masks[np.sort(first)]
-    order = random.sample(range(len(distinct)), len(distinct))
-    hw = masks.shape[1], masks.shape[2]
-    before, after = labels_from_masks(distinct, hw), labels_from_masks(distinct[order], hw)
-    renamed = np.array([0, *(1 + np.argsort(order))])
-    np.testing.assert_array_equal(renamed[before], after)
-
-
-@settings(max_examples=50)
-@given(some_masks(), st.integers(1, 4))
-def test_masks_of_another_size_are_brought_to_the_map(masks: BoolArray, times: int) -> None:
-    hw = masks.shape[1], masks.shape[2]
-    larger = masks.repeat(times, axis=1).repeat(times, axis=2)
-    np.testing.assert_array_equal(labels_from_masks(larger, hw), labels_from_masks(masks, hw))
-    wide = hw[0] * times, hw[1] * times
-    np.testing.assert_array_equal(labels_from_masks(masks, wide), labels_from_masks(larger, wide))
-
-
 # Regions that touch, and pieces too small to stay
 
 
@@ -110,15 +86,6 @@ def test_no_small_piece_is_left_and_large_ones_stay(labels: npt.NDArray[np.int32
     large = np.flatnonzero(np.bincount(before.ravel()) >= smallest_px)
     kept = np.isin(before, large)
     np.testing.assert_array_equal(made[kept], labels[kept])
-
-
-def test_a_speck_joins_what_surrounds_it() -> None:
-    labels = np.zeros((8, 10), np.int32)
-    labels[:, 5:] = 7
-    labels[3, 7] = 3
-    labels[5, 4] = 9  # on the border, but three of its four sides are region 0
-    made = absorb_small(labels, 2)
-    np.testing.assert_array_equal(made, np.where(np.arange(10) < 5, 0, 7)[None].repeat(8, axis=0))
 
 
 # The model
@@ -218,28 +185,6 @@ def test_any_size_of_picture(untrained: Path, monkeypatch: pytest.MonkeyPatch) -
         assert clusters.labels.shape == made_from.quarter_hw
 
 
-def test_no_masks_make_one_region_and_the_method_says_so(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sam, "PRED_IOU_THRESH", 1.0)
-    rgb, _ = tiny_sam.picture()
-    clusters = clusterer(untrained).cluster(seen(rgb))
-    assert (clusters.count, clusters.method) == (1, "sam (no masks)")
-    assert not clusters.labels.any()
-
-
-def test_one_mask_that_is_everything_makes_one_region(state: dict[str, Any], tmp_path: Path) -> None:
-    state = {name: value.clone() for name, value in state.items()}
-    # Constant, positive logits everywhere: the last layers of the upscaling and of the mask heads give ones.
-    state["mask_decoder.output_upscaling.3.weight"].zero_()
-    state["mask_decoder.output_upscaling.3.bias"].fill_(3.0)
-    for name in (name for name in state if "output_hypernetworks_mlps" in name and "layers.2" in name):
-        state[name].fill_(1.0 if name.endswith("bias") else 0.0)
-    state["mask_decoder.iou_prediction_head.layers.1.bias"].fill_(10.0)
-    save(state, tmp_path / "all.safetensors")
-    rgb, _ = tiny_sam.picture()
-    clusters = clusterer(tmp_path / "all.safetensors").cluster(seen(rgb))
-    assert (clusters.count, clusters.method) == (1, "sam")
-
-
 @pytest.mark.parametrize("part", ["image_encoder.neck.2.weight", "mask_decoder.output_upscaling.0.weight"])
 def test_values_that_are_not_numbers_are_one_line(state: dict[str, Any], tmp_path: Path, part: str) -> None:
     state = {name: value.clone() for name, value in state.items()}
@@ -285,11 +230,6 @@ def test_spoilt_weights_are_one_line(
     assert not Path("ran").exists()
 
 
-def test_weights_of_another_size_are_named(untrained: Path) -> None:
-    with pytest.raises(WeightsInvalid, match=r"weights of tiny, not of wide; set sam\.model=tiny"):
-        clusterer(untrained, model="wide")
-
-
 def test_published_sizes_are_told_apart_by_their_shapes_alone(tmp_path: Path) -> None:
     import torch
     from segment_anything import sam_model_registry
@@ -302,24 +242,3 @@ def test_published_sizes_are_told_apart_by_their_shapes_alone(tmp_path: Path) ->
 
     architectures = {name: sam_model_registry[name] for name in sam.MODELS}
     assert [name for name in sam.MODELS if sam._fits(architectures[name], wanted)] == ["vit_l"]
-
-
-def test_missing_weights_name_the_way_to_get_them(tmp_path: Path) -> None:
-    with pytest.raises(BackendUnavailable, match="arr-stream models fetch"):
-        clusterer(tmp_path / "absent.pth")
-    models = ModelSettings(folder=str(tmp_path), device="cpu")
-    with pytest.raises(BackendUnavailable, match="arr-stream models fetch"):
-        SamClusterer(SamSettings(), models)
-
-
-def test_unknown_architecture_names_those_there_are(untrained: Path) -> None:
-    with pytest.raises(InvalidSetting, match="choose one of tiny, wide"):
-        clusterer(untrained, model="vit_x")
-    with pytest.raises(InvalidSetting, match="choose one of vit_b, vit_l, vit_h"):
-        SamClusterer(of(untrained), CPU)
-
-
-def test_missing_package_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch, untrained: Path) -> None:
-    monkeypatch.setitem(sys.modules, "segment_anything", None)
-    with pytest.raises(BackendUnavailable, match=r"pip install 'arr-stream\[sam\]'"):
-        clusterer(untrained)

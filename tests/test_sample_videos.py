@@ -1,4 +1,4 @@
-"""The sample clips: their truth is exact, their maker repeats itself, the committed files are in order."""
+"""The sample clips: their truth is exact, and the committed files are in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.truth import load_truth
 from benchmarks.scenes.shapes import moving_scene
-from benchmarks.scenes.truth import save_truth
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "sample_videos"
@@ -71,23 +70,6 @@ def test_a_cut_has_no_flow_across_it() -> None:
     assert not at_cut.any()
     _, after = truth.backward_flow(truth.frames // 2 + 1)
     assert after.mean() > 0.9
-
-
-def test_the_maker_repeats_itself(tmp_path: Path) -> None:
-    first, second = (maker.make_clip(maker.make_scene("street", seconds=0.2, scale=0.5)) for _ in range(2))
-    runs = [maker.write_clip(clip, tmp_path / str(i)) for i, clip in enumerate([first, second] * 5)]
-    assert {tuple(path.read_bytes() for path in paths) for paths in runs} == {
-        tuple(path.read_bytes() for path in runs[0])
-    }
-
-
-def test_truth_survives_its_file(tmp_path: Path) -> None:
-    truth = maker.make_clip(maker.make_scene("signs", seconds=0.2, scale=0.5)).truth
-    save_truth(tmp_path / "x.truth.npz", truth)
-    again = load_truth(tmp_path / "x.truth.npz")
-    assert np.array_equal(again.labels, truth.labels) and np.array_equal(again.affines, truth.affines, equal_nan=True)
-    assert again.layer_names == truth.layer_names and again.layer_objects == truth.layer_objects
-    assert [word.text for word in again.words] == [word.text for word in truth.words]
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip", None])

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from arr_stream.errors import EmptyQuery, WeightsInvalid
 from arr_stream.keyframes.embeddings.projection import MAX_QUERY_ROWS, centred, product
-from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, Null, SemanticSpace, mostly_latin
+from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, SemanticSpace
 from arr_stream.types import Embedding, FloatArray
 from tests.test_projection import pca_of, unit
 
@@ -143,49 +142,6 @@ def test_what_is_there_is_found_and_what_is_not_stays_low(world: World, space: M
     assert np.quantile(not_there, 0.99) < 0.3
 
 
-def test_a_query_that_says_nothing_finds_nothing(world: World) -> None:
-    """A direction at the mean of the generic texts is no direction."""
-
-    class Dull(World):
-        def encode(self, texts: Sequence[str]) -> FloatArray:
-            features = super().encode(texts)
-            if "dull" in texts:
-                features[texts.index("dull")] = super().encode(GENERIC).mean(axis=0)
-            return features
-
-    space = MeasuredSpace(Dull())
-    embedding, _ = world.picture(SHOWN)
-    space.ask(["dull", "concept 1"])
-    space.learn(embedding)
-    relevance = space.relevance(space.project(embedding))
-    assert relevance[0].max() < 0.05
-    assert relevance[1].max() > 0.9
-
-
-def test_the_first_keyframes_teach_the_mean_and_each_its_own_directions(world: World) -> None:
-    space = MeasuredSpace(world)
-    space.ask(["concept 2"])
-    assert space.projection is None
-    embedding, _ = world.picture(SHOWN)
-    for call in (space.project, space.relevance_full):
-        with pytest.raises(ValueError, match="no keyframe was learned yet"):
-            call(embedding)
-    versions, means = [space.version], []
-    expected = np.zeros(DIMENSIONS, np.float32)
-    for _ in range(KEYFRAMES_TO_LEARN + 2):
-        embedding, _ = world.picture(SHOWN)
-        space.learn(embedding)
-        assert space.projection is not None
-        versions.append(space.version)
-        means.append(space.projection.mean)
-        if len(means) <= KEYFRAMES_TO_LEARN:
-            own = embedding.values.reshape(DIMENSIONS, -1).mean(axis=1)
-            expected = expected + (own - expected) / len(means)
-        np.testing.assert_allclose(space.projection.mean, expected, atol=1e-6)
-    assert (np.diff(versions) > 0).all()
-    assert means[-1] is means[KEYFRAMES_TO_LEARN - 1]
-
-
 def test_a_pca_that_is_given_gives_the_mean() -> None:
     world = World(dimensions=192)
     pictures = [world.picture(SHOWN)[0].values.reshape(192, -1).T for _ in range(2)]
@@ -201,88 +157,6 @@ def test_a_pca_that_is_given_gives_the_mean() -> None:
     assert np.median(space.relevance(channels)[0][shares[5] > 0.8]) > 0.9
 
 
-def test_each_text_is_encoded_once_and_the_version_tells_of_new_rows() -> None:
-    world = World(dimensions=64)
-    space = MeasuredSpace(world)
-    space.learn(world.picture(SHOWN, side=8)[0])
-    world.encoded.clear()
-    before = space.version
-    space.ask(["concept 1", "concept 2", "concept 1"])
-    assert space.version > before
-    space.ask(["concept 2"])
-    space.ask([])
-    space.ask(["concept 1"])
-    assert world.encoded == ["concept 1", "concept 2"]
-    embedding, _ = world.picture(SHOWN, side=8)
-    space.ask([])
-    assert space.relevance(space.project(embedding)).shape == (0, 8, 8)
-    for number in range(CONCEPTS):
-        space.ask([f"concept {number}"])
-    world.encoded.clear()
-    space.ask(["concept 1"])
-    assert world.encoded == ["concept 1"], "old texts are forgotten in the end"
-
-
-def test_the_same_stream_gives_the_same_numbers() -> None:
-    found = []
-    for _ in range(2):
-        world = World(seed=5, dimensions=128)
-        space = MeasuredSpace(world)
-        space.ask(["concept 1"])
-        for _ in range(4):
-            embedding, _ = world.picture(SHOWN, side=16)
-            space.learn(embedding)
-        found.append((space.project(embedding), space.relevance_full(embedding)))
-    np.testing.assert_array_equal(found[0][0], found[1][0])
-    np.testing.assert_array_equal(found[0][1], found[1][1])
-
-
-def test_notices() -> None:
-    world = World(dimensions=64)
-    space = MeasuredSpace(world)
-    assert space.ask(["concept 1", "concept 2"]) == ()
-    long = "concept 1\n" + "and so on " * 20
-    (notice,) = space.ask([long, long])
-    assert (
-        notice
-        == "query 'concept 1\\nand so on and so on and so on…': 64 tokens, made-up reads 12; only its beginning counts"
-    )
-    for text in ("красный круг", "赤い丸", "دائرة حمراء", "красный circle"):
-        (notice,) = space.ask([text])
-        assert notice.startswith(f"query '{text}': made-up learned English")
-    assert space.ask(["café-crème, 2×3!"]) == ()
-    assert mostly_latin("!? 42") and mostly_latin("naïve") and not mostly_latin("крас a")
-
-
-def test_what_says_nothing_is_refused() -> None:
-    class Broken(World):
-        def encode(self, texts: Sequence[str]) -> FloatArray:
-            return np.full((len(texts), 64), np.nan, np.float32)
-
-    space = MeasuredSpace(World(dimensions=64))
-    for text in ("", "  \n"):
-        with pytest.raises(EmptyQuery, match="is empty; name an object"):
-            space.ask(["concept 1", text])
-    with pytest.raises(WeightsInvalid, match="text encoder gives values that are not numbers"):
-        MeasuredSpace(Broken(dimensions=64))
-
-
-def test_what_does_not_belong_together_is_refused() -> None:
-    world = World(dimensions=64)
-    space = MeasuredSpace(world)
-    embedding, _ = world.picture(SHOWN, side=8)
-    with pytest.raises(ValueError, match="features of 'other' with 64 numbers, texts of 'made-up' with 64"):
-        space.learn(Embedding(embedding.values, "other", joint=True))
-    with pytest.raises(ValueError, match="with 63 numbers"):
-        space.learn(Embedding(embedding.values[:63], SPACE, joint=True))
-    space.learn(embedding)
-    with pytest.raises(ValueError, match=r"channels are \[16, ...\], got \[15, 8, 8\]"):
-        space.relevance(np.zeros((15, 8, 8), np.float32))
-    pca = pca_of(world.picture(SHOWN)[0].values.reshape(64, -1).T, "other", 16)
-    with pytest.raises(WeightsInvalid, match="PCA of 'other' with 64 numbers for 'made-up' with 64; make one with"):
-        MeasuredSpace(world, pca)
-
-
 @pytest.mark.parametrize("side", [1, 2])
 def test_a_grid_of_one_or_few_places(side: int) -> None:
     world = World(dimensions=64)
@@ -294,20 +168,3 @@ def test_a_grid_of_one_or_few_places(side: int) -> None:
         relevance = space.relevance(space.project(embedding))
         assert np.isfinite(relevance).all()
         np.testing.assert_allclose(relevance, space.relevance_full(embedding), atol=1e-4)
-
-
-def test_the_null_distribution_runs_over_keyframes() -> None:
-    rng = np.random.default_rng(1)
-    parts = [rng.normal(0.1, 0.2, size) for size in ((3, 5), (40, 100), (1, 1))]
-    null = Null(10_000)
-    null.add(np.zeros((3, 0)))
-    with pytest.raises(ValueError, match="no keyframe was learned yet"):
-        null.deviations(np.zeros((1, 1), np.float32))
-    for part in parts:
-        null.add(part)
-    whole = np.concatenate([part.ravel() for part in parts])
-    np.testing.assert_allclose(
-        null.deviations(np.array([0.0, 0.7], np.float32)),
-        (np.array([0.0, 0.7]) - whole.mean()) / whole.std(),
-        rtol=1e-4,
-    )

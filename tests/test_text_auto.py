@@ -19,18 +19,7 @@ from PIL import Image, ImageDraw
 from arr_stream.draw.typeface import font
 from arr_stream.keyframes.base import TEXT_READ, KeyframeInput, TextBefore, TextFinding
 from arr_stream.keyframes.text.detector import TextDetector, boxes_of
-from arr_stream.keyframes.text.rapid import (
-    FAINT_MOST,
-    LEAST_SCORE,
-    LOOK_SIDE_PX,
-    AutoText,
-    RapidOcrFinder,
-    Window,
-    faint_windows,
-    search,
-    windows_around,
-)
-from arr_stream.keyframes.text.regions import LEAST_LIKENESS, settled
+from arr_stream.keyframes.text.rapid import LEAST_SCORE, AutoText, RapidOcrFinder, search, windows_around
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid, TextRegion
 from tests.keyframe_fakes import seen
 
@@ -106,14 +95,6 @@ def test_nothing_seen_nothing_done(finder: AutoText, looks: list[tuple[int, int]
     assert finder.name == "auto: rapidocr, nothing found cheaply"
 
 
-def test_close_looks_are_at_the_places_alone(finder: AutoText, looks: list[tuple[int, int]]) -> None:
-    finding = look(finder, wall(("BAKERY", 100, 150), ("GARAGE", 900, 600)))
-    assert len(finding.regions) == 2
-    assert looks[0] == (1280, 720) and len(looks) == 3
-    assert sum(width * height for width, height in looks[1:]) < 1280 * 720 / 4
-    assert finder.name == "auto: rapidocr, looked closely at 2 places"
-
-
 def test_words_are_read_where_they_are_in_the_frame(finder: AutoText) -> None:
     rgb = wall(("BAKERY", 100, 150), ("GARAGE", 900, 600))
     regions = {region.text: region for region in look(finder, rgb).regions}
@@ -123,20 +104,6 @@ def test_words_are_read_where_they_are_in_the_frame(finder: AutoText) -> None:
         corners = np.array(regions[text].polygon_xy) * (1280, 720)
         assert corners.min(axis=0) == pytest.approx((x, y - height), abs=14)
         assert corners.max(axis=0) == pytest.approx((x + width, y), abs=14)
-
-
-def test_what_the_close_look_denies_is_dropped(finder: AutoText, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hint that looks like text from afar and like nothing from near is no text."""
-    hint = TextRegion(((0.2, 0.2), (0.4, 0.2), (0.4, 0.3), (0.2, 0.3)), 0.9)
-    detect = RapidOcrFinder.look
-
-    def hinting(self: RapidOcrFinder, rgb: ByteArray, side_px: float, *rest: float) -> Look:
-        regions, probability = detect(self, rgb, side_px, *rest)
-        return ([hint] if side_px == LOOK_SIDE_PX else regions), probability
-
-    monkeypatch.setattr(RapidOcrFinder, "look", hinting)
-    assert look(finder, wall()).regions == ()
-    assert finder.name == "auto: rapidocr, looked closely at 1 place"
 
 
 unit = st.floats(0, 1, allow_nan=False, width=32)
@@ -175,16 +142,6 @@ def test_what_is_known_is_not_looked_for_again(finder: AutoText, looks: list[tup
     assert finder.name == "auto: rapidocr, 1 known, nothing found cheaply"
 
 
-def test_what_is_new_is_looked_at_by_itself(finder: AutoText, looks: list[tuple[int, int]]) -> None:
-    known = look(finder, wall(("BAKERY", 100, 150))).regions
-    looks.clear()
-    both = wall(("BAKERY", 100, 150), ("GARAGE", 900, 600))
-    finding = finder.find(after(both, known, np.s_[24:28, 21:28]))
-    assert finding.regions[0] == known[0]
-    assert [region.text for region in finding.regions] == ["BAKERY", "GARAGE"]
-    assert sum(width * height for width, height in looks) < 1280 * 720 / 5
-
-
 def test_a_word_of_which_more_comes_into_sight_is_read_anew(finder: AutoText) -> None:
     (part,) = look(finder, wall(("BAKE", 100, 150))).regions
     right = round(part.polygon_xy[1][0] * 32)
@@ -200,20 +157,6 @@ def test_doubtful_text_is_found_again_near_its_place(finder: AutoText) -> None:
     assert moved * (1280, 720) == pytest.approx((30, 30), abs=5)
 
 
-def test_doubtful_text_that_is_found_elsewhere_is_there_once(finder: AutoText) -> None:
-    (known,) = look(finder, wall(("BAKERY", 100, 150))).regions
-    moved = wall(("BAKERY", 900, 600))
-    (again,) = finder.find(after(moved, (), np.s_[24:28, 21:29], doubtful=(known,))).regions
-    assert again.text == "BAKERY" and again.polygon_xy[0][0] > 0.6
-
-
-def test_of_two_equal_words_one_may_be_missed(finder: AutoText) -> None:
-    known = look(finder, wall(("BAKERY", 100, 150), ("BAKERY", 900, 600))).regions
-    left = finder.find(after(wall(("BAKERY", 100, 150)), (), doubtful=known)).regions
-    assert [region.text for region in left] == ["BAKERY", "BAKERY"]
-    assert left[1].polygon_xy == max(known, key=lambda region: region.polygon_xy[0]).polygon_xy
-
-
 def test_text_that_is_not_found_again_is_forgotten_by_and_by(finder: AutoText) -> None:
     (known,) = look(finder, wall(("BAKERY", 100, 150))).regions
     sure = [known.confidence]
@@ -223,51 +166,6 @@ def test_text_that_is_not_found_again_is_forgotten_by_and_by(finder: AutoText) -
         sure.append(known.confidence)
     assert 3 <= len(sure) <= 6
     assert sure == sorted(sure, reverse=True)
-
-
-def test_a_region_settles_where_it_looks_as_it_did(finder: AutoText) -> None:
-    rgb = wall(("BAKERY", 100, 150))
-    (known,) = look(finder, rgb).regions
-    width, height = np.ptp(known.polygon_xy, axis=0)
-
-    def beside(x: float, y: float) -> TextRegion:
-        """The region, moved by so many of its sides."""
-        return dataclasses.replace(
-            known, polygon_xy=tuple((u + x * width, v + y * height) for u, v in known.polygon_xy)
-        )
-
-    there, likeness = settled(rgb, beside(0.05, -0.3))
-    assert likeness > 0.8 and np.array(there.polygon_xy) == pytest.approx(np.array(known.polygon_xy), abs=0.004)
-    assert settled(rgb, beside(0, 2))[1] < LEAST_LIKENESS and settled(wall(), known)[1] < LEAST_LIKENESS
-    assert settled(wall(("GARAGE", 100, 150)), known)[1] < 0.8
-    flat = dataclasses.replace(known, polygon_xy=((0.1, 0.2), (0.3, 0.2), (0.3, 0.2), (0.1, 0.2)))
-    assert -1 <= settled(rgb, flat)[1] < LEAST_LIKENESS
-    unknown = dataclasses.replace(known, look=None)
-    assert settled(wall(), unknown) == (unknown, 1)
-
-
-def test_what_looks_like_text_is_hinted_at(finder: AutoText) -> None:
-    """Strokes that are no letters: less than what was read, more than the wall."""
-    rgb = wall(("BAKERY", 100, 150))
-    for x in range(800, 1000, 14):
-        cv2.line(rgb, (x, 500), (x + 6, 530), (245, 245, 240), 2, cv2.LINE_AA)
-    mask = look(finder, rgb).mask
-    height, width = mask.shape
-    strokes = mask[height * 500 // 720 : height * 530 // 720, width * 800 // 1280 : width * 1000 // 1280]
-    assert mask[: height // 3].max() > TEXT_READ >= strokes.max() > 10 * mask[height * 600 // 720 :].mean()
-
-
-def test_text_that_a_close_look_sees_again_is_there_once(finder: AutoText) -> None:
-    """The second word's window, wider than what is new, reaches into the first."""
-    known = look(finder, wall(("BAKERY", 100, 150))).regions
-    both = wall(("BAKERY", 100, 150), ("GARAGE", 100, 240))
-    finding = finder.find(after(both, known, np.s_[9:11, 3:8]))
-    assert sorted(region.text or "" for region in finding.regions) == ["BAKERY", "GARAGE"]
-
-
-def test_where_most_is_new_all_is_looked_at(finder: AutoText, looks: list[tuple[int, int]]) -> None:
-    finder.find(after(wall(), (), np.s_[:, :20]))
-    assert looks == [(1280, 720)]
 
 
 @settings(max_examples=50)
@@ -293,6 +191,7 @@ def test_every_new_place_is_looked_at_and_no_text_is_lost(
         assert looked[middle]
 
 
+@pytest.mark.slow
 def test_boxes_are_those_of_rapidocr() -> None:
     rapidocr = pytest.importorskip("rapidocr")
     model = next((Path(rapidocr.__file__).parent / "models").glob("*_det_*.onnx"))
@@ -352,27 +251,3 @@ def test_where_the_source_has_more_pixels_faint_places_are_looked_at_again(finde
     as_large = dataclasses.replace(picture, grid=Grid.for_size(frame.size_wh))
     read_before = {region.text for region in finder.find(as_large).regions} & set(WORDS)
     assert "again at" not in finder.name and len(read) > 2 * len(read_before)
-
-
-def test_without_anything_read_nothing_is_looked_at_again(finder: AutoText) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (90, 160, 3), np.uint8)
-    rgb = cv2.resize(noise, (2560, 1440), interpolation=cv2.INTER_CUBIC)
-    picture = KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((2560, 1440), max_pixels=1 << 20))
-    assert picture.grid.has_finer and not finder.find(picture).regions and "again at" not in finder.name
-
-
-@given(st.integers(0, 99), st.floats(0.0005, 0.3))
-@settings(deadline=None, max_examples=25)
-def test_faint_places_cover_little_and_lie_where_the_first_look_went(seed: int, density: float) -> None:
-    rng = np.random.default_rng(seed)
-    likely = np.where(rng.random((90, 160)) < density, rng.uniform(0, TEXT_READ, (90, 160)), 0).astype(np.float32)
-    looked = Window(0, 0, 960, 1080)
-    found = [TextRegion(((0.1, 0.1), (0.4, 0.1), (0.4, 0.3), (0.1, 0.3)), 1.0)]
-    windows = faint_windows(likely, [looked], found, (1920, 1080))
-    area = sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in windows)
-    assert area <= FAINT_MOST * 1920 * 1080
-    # Within their margin of places that were looked at.
-    assert all(window.x0 <= looked.x1 for window in windows)
-    inside = np.zeros_like(likely)
-    inside[12:26, 20:60] = TEXT_READ
-    assert not faint_windows(inside, [looked], found, (1920, 1080))

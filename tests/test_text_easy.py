@@ -7,7 +7,6 @@ import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import cv2
 import numpy as np
@@ -58,26 +57,6 @@ def test_slanted_words_keep_their_slant(finder: EasyOcrFinder) -> None:
     rise = np.degrees(np.arctan2(corners[0, 1] - corners[1, 1], corners[1, 0] - corners[0, 0]))
     assert rise == pytest.approx(20, abs=4)
     assert region.text == "BAKERY"
-
-
-def test_thread_setting_is_given_back(finder: EasyOcrFinder) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        look(finder, board(("OPEN", 30, 60)))
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_no_folder_is_made_and_no_module_path_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise AssertionError("made a folder")
-
-    path = list(sys.path)
-    monkeypatch.setattr(os, "mkdir", refuse)
-    look(EasyOcrFinder(threads=1, device="cpu", detect_side_px=64), board())
-    assert sys.path == path
 
 
 @pytest.mark.parametrize("package", ["easyocr.craft", "easyocr_en_models"])

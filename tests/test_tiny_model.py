@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from arr_stream.config import TINY, Settings
-from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting
+from arr_stream.errors import ArrStreamError, BackendUnavailable
 from arr_stream.patch_set import Feeding
 from arr_stream.vlm import answering
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
@@ -22,7 +22,7 @@ from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions, token_p
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from arr_stream.web.viewers import DeferredViewer
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
-from tests.conftest import Refused, Run
+from tests.conftest import Run
 
 SHAPES = Path(__file__).resolve().parent.parent / "sample_videos" / "shapes.mp4"
 QUESTION = "what colour is the circle?"
@@ -96,23 +96,6 @@ def test_words_that_it_was_not_taught_are_told_of(run: Run, tmp_path: Path) -> N
     assert err.index(limits) < err.index("tokens in") < err.index(not_taught) and "--model" in err
     [answer] = [line for line in map(json.loads, records.read_text().splitlines()) if line["type"] == "answer"]
     assert "'dog'" in answer["note"] and answer["model"] == TINY
-
-
-def test_every_word_that_can_be_asked_is_taught(tiny: LoadedModel) -> None:
-    from benchmarks.scenes.asking import texts
-
-    assert [text for text in texts() if "not taught" in (tiny.limits(text) or "")] == []
-
-
-def test_it_is_not_quantised(refused: Refused) -> None:
-    refused(InvalidSetting.exit_code, "the tiny model", "ask", SHAPES, QUESTION, "--set", "vlm.dtype=int4")
-
-
-def test_a_named_model_stays(tiny: LoadedModel) -> None:
-    assert answering(Settings()).vlm.model == TINY
-    for key in ("vlm.model", "vlm.endpoint"):
-        named = Settings().with_values({key: "http://127.0.0.1:9/v1"})
-        assert answering(named) == named
 
 
 def test_what_it_is_asked_about_is_looked_for_by_the_encoder_that_knows_shapes() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity
+from arr_stream.relevance.words import WORD_RATIO, word_similarity
 
 letters = st.text(string.ascii_lowercase, min_size=1, max_size=12)
 words = st.lists(letters, min_size=1, max_size=4)
@@ -98,12 +98,3 @@ def test_a_wrong_digit_is_another_number(number: str, data: st.DataObject) -> No
     digit = data.draw(st.sampled_from([d for d in string.digits if d != number[at]]))
     assert not found(number[:at] + digit + number[at + 1 :], number)
     assert not found(number + digit, number)
-
-
-@settings(max_examples=40)
-@given(st.text(max_size=40), st.text(max_size=40))
-def test_similarity_is_a_share(line: str, word: str) -> None:
-    similarity = word_similarity(line, word)
-    assert 0.0 <= similarity <= 1.0
-    if not folded(word) or not folded(line):
-        assert similarity == 0.0

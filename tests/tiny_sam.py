@@ -52,10 +52,7 @@ def _sam(encoder: torch.nn.Module, channels: int, side: int, decoder: torch.nn.M
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         prompts = PromptEncoder(
-            embed_dim=channels,
-            image_embedding_size=(side, side),
-            input_image_size=(SIZE_PX, SIZE_PX),
-            mask_in_chans=4,
+            embed_dim=channels, image_embedding_size=(side, side), input_image_size=(SIZE_PX, SIZE_PX), mask_in_chans=4
         )
     return Sam(image_encoder=encoder, prompt_encoder=prompts, mask_decoder=decoder).eval()
 
