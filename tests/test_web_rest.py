@@ -14,7 +14,6 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.types import Frame
 from arr_stream.web.access import AllowedSources
-from arr_stream.web.observers import Observer
 from tests.web_servers import PICTURE, SETTINGS, RunningServer, running, until, write_picture
 
 JPEG = b"\xff\xd8\xff"
@@ -67,29 +66,6 @@ def bare() -> Iterator[RunningServer]:
         (named,) = server.http.get("/api/info").json()["sources"]["named"]
         assert server.http.post("/api/streams", json={"source": named, "name": "dark"}).status_code == 201
         yield server
-
-
-def test_health_and_info(server: RunningServer) -> None:
-    health = server.http.get("/healthz").json()
-    assert (health["status"], health["streams"], health["live"]) == ("ok", 1, 1)
-    assert health["uptime_seconds"] > 0
-    info = server.http.get("/api/info").json()
-    assert {"source", "patches"} <= set(info["views"])
-    assert len(info["channels"]) == 40
-    assert set(info["channels"][0]) == {"index", "name", "description", "low", "high"}
-    assert info["presets"] == [{"name": "frugal", "description": "about frugal"}]
-    assert {"named": [PICTURE], "cameras": False}.items() <= info["sources"].items()
-    assert info["model"] == "a model"
-    assert info["max_streams"] == 4
-    assert info["settings"]["selection.strategy"]["kind"] == "choice"
-
-
-def test_metrics_are_those_of_the_stream(server: RunningServer) -> None:
-    lines = server.http.get("/metrics").text.splitlines()
-    (frames,) = (line for line in lines if line.startswith('arr_stream_frames_total{stream="first"}'))
-    assert float(frames.split()[-1]) > 0
-    assert "arr_stream_streams 1.0" in lines
-    assert any(line.startswith("arr_stream_stage_seconds_bucket") for line in lines)
 
 
 def test_a_stream_is_added_changed_and_removed(server: RunningServer) -> None:
@@ -226,13 +202,6 @@ def test_records_can_be_read_back(server: RunningServer, first: str, tmp_path: P
     assert all(frame.cells for frame in frames)
 
 
-def test_pictures(server: RunningServer, first: str) -> None:
-    views = [*server.http.get("/api/info").json()["views"], "channel:edge_rising"]
-    pictures = [server.http.get(f"{first}/snapshot.jpg", params={"view": view}) for view in views]
-    assert all(picture.content.startswith(JPEG) for picture in pictures)
-    assert all(picture.headers["content-type"] == "image/jpeg" for picture in pictures)
-
-
 def test_mjpeg_brings_the_next_header_with_each_picture(server: RunningServer, first: str) -> None:
     received = b""
     with server.http.stream("GET", f"{first}/video.mjpeg", params={"view": "source"}) as answer:
@@ -298,27 +267,3 @@ def test_the_page_and_its_files(server: RunningServer) -> None:
     assert again.status_code == 304
     for path in ("../server.py", "..%2fserver.py", "%2e%2e/server.py", "/etc/passwd", ""):
         assert server.http.get(f"/static/{path}").status_code == 404, path
-
-
-def test_the_description_of_the_interface(server: RunningServer) -> None:
-    description = server.http.get("/openapi.json").json()
-    assert "NewStream" in description["components"]["schemas"]
-    assert "/api/streams/{id}/rules" in description["paths"]
-
-
-def test_streams_that_come_and_go_leave_no_metrics_behind() -> None:
-    """Also where nobody asks for the metrics."""
-    with running() as server:
-        observer, streams = server.serving.observer, server.serving.streams
-        for number in range(3):
-            streams.remove(server.add(name=f"stream {number}"))
-        server.add(name="the last")
-        labels = {line.split('stream="')[1].split('"')[0] for line in _samples(observer) if 'stream="' in line}
-    assert labels == {"the last"}
-
-
-def _samples(observer: Observer) -> list[str]:
-    """As they are, before a request for the metrics cleans up."""
-    import prometheus_client
-
-    return prometheus_client.generate_latest(observer._metrics.registry).decode().splitlines()
