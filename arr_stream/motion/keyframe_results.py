@@ -115,8 +115,7 @@ class KeyframeResults:
     def doubtful_window(self) -> Window | None:
         """Return the part of the present frame in which a detector should look for objects; None for all of it.
 
-        The window holds places that the last look cannot explain, and objects whose place is uncertain. Waits for a
-        device.
+        It holds what the last look cannot explain, and objects whose place is uncertain. Waits for a device.
         """
         found, flow = self.objects, self.flow_to("objects")
         assert found is not None and flow is not None

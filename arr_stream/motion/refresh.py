@@ -228,8 +228,7 @@ class Refresher:
             request = replace(request, frame=part, grid=part_grid, share=share)
         elif age_frames < WHOLE_OBJECTS_EVERY * factor:
             return False
-        accepted = self.provider.submit(request)
-        if not accepted:
+        if not (accepted := self.provider.submit(request)):
             return False
         if window is not None:
             self.results.record_object_request(frame.index, window)
