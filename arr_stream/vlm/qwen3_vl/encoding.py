@@ -67,7 +67,7 @@ class Feeder:
     def __init__(self, adapter: Adapter, normalisation: Normalisation, mode: Mode = "sparse") -> None:
         if mode == "weight" and adapter.family.recurrent:
             raise InvalidSetting(
-                f"vlm.mode=weight biases attention, and most layers of a {adapter.family.name} have none",
+                f"vlm.mode=weight biases attention, and most layers of a {adapter.family.name} have no attention",
                 remedy="choose --mode sparse or prune, or a Qwen3-VL",
             )
         self._adapter = adapter
