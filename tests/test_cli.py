@@ -198,7 +198,7 @@ def test_results_that_find_no_room_are_one_line(run: Run, arguments: tuple[str, 
     ("name", "words"),
     [
         ("c.xyz", "no picture ends with .xyz"),
-        ("c", "says no kind"),
+        ("c", "no picture extension"),
         ("taken.png", "exists already"),
         ("folder.png", "is a folder"),
         ("taken.png/c.png", "is not a folder"),
