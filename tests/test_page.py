@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -189,28 +188,6 @@ def test_a_rule_is_added_and_removed_and_its_alert_names_it(new_page: Callable[.
         page.close()
 
 
-def test_settings_of_research_stand_last(id: str, page: Page) -> None:
-    page.click("[data-testid=tab-settings]")
-    assert page.locator(".settings label[for^=setting-]:visible").all_inner_texts() == [
-        "Tokens per frame",
-        "Tokens per second",
-        "Find written text",
-        "Frames between keyframes",
-        "Lower quality to keep up",
-    ]
-    page.click(".advanced summary")
-    page.locator("[data-testid='setting-selection.cascade']").wait_for()
-
-
-def test_a_stream_that_has_ended_has_no_quality(page: Page, server: RunningServer) -> None:
-    id = server.add(f"{SOURCE}:duration=1")
-    page.in_state(id, "ended")
-    quality = page.locator(f"{page.card(id)} [data-figure=quality] dd")
-    wait_for(lambda: quality.inner_text() == "–", "no quality")
-    page.click("[data-testid=tab-details]")
-    assert page.locator(".facts-list dt", has_text="Quality").locator("+ dd").inner_text() == "–"
-
-
 def test_a_channel_is_chosen(id: str, page: Page) -> None:
     page.in_card(id, "view-select").select_option("channel:x")
 
@@ -220,17 +197,6 @@ def test_a_channel_is_chosen(id: str, page: Page) -> None:
         return spread([row[8] for row in rows]) < 24 and spread(rows[4]) > 60
 
     wait_for(columns_alike, "the runner's picture")
-
-
-def test_a_second_view_beside_the_first(id: str, page: Page) -> None:
-    page.in_card(id, "beside-select").select_option("source")
-    beside = page.in_card(id, "beside-canvas")
-    beside.wait_for(state="visible")
-    wait_for(lambda: spread(page.pixels(id, "beside-canvas")[4]) > 60, "a picture beside")
-    captions = page.locator(f"{page.card(id)} figcaption").all_inner_texts()
-    assert captions == [page.in_card(id, "view-select").input_value(), "source"]
-    page.in_card(id, "beside-select").select_option("")
-    beside.wait_for(state="hidden")
 
 
 def test_pause_and_go_on(id: str, page: Page, server: RunningServer) -> None:
@@ -314,19 +280,6 @@ def test_every_control_has_a_name(id: str, page: Page) -> None:
     assert count > 5
 
 
-def test_dark_and_light(id: str, page: Page) -> None:
-    def light() -> bool:
-        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        return sum(map(int, re.findall(r"\d+", colour)[:3])) > 400
-
-    before = light()
-    page.click("[data-testid=theme-toggle]")
-    wait_for(lambda: light() is not before, "other colours")
-    page.reload()
-    page.connected()
-    assert light() is not before
-
-
 def test_narrow_screens_do_not_scroll_sideways(id: str, page: Page) -> None:
     for width in (768, 390, 360):
         page.set_viewport_size({"width": width, "height": 780})
@@ -352,13 +305,6 @@ def test_clicking_before_the_server_has_answered_is_no_error(
     page.connected()
     # What was wanted comes as soon as it can.
     page.locator("#add-dialog").wait_for(state="visible")
-
-
-def test_the_picture_keeps_its_shape(server: RunningServer, page: Page) -> None:
-    id = server.add(SOURCE.replace("320x180", "180x320"))
-    page.sees_pictures(id)
-    box = page.in_card(id, "video-canvas").bounding_box()
-    assert box["height"] / box["width"] == pytest.approx(320 / 180, rel=0.03)
 
 
 def test_a_stream_is_added_and_removed_while_another_goes_on(server: RunningServer, page: Page) -> None:
@@ -388,26 +334,6 @@ def test_a_source_that_is_not_allowed_is_refused_with_a_message(server: RunningS
     page.locator("#add-problem").wait_for(state="visible")
     assert page.locator("#add-problem").inner_text().strip()
     assert not server.serving.streams.runners
-
-
-def test_three_streams_side_by_side(server: RunningServer, page: Page) -> None:
-    ids = [server.add(SOURCE, query=[text]) for text in ("red", "green", "blue")]
-    for id in ids:
-        page.sees_pictures(id)
-    assert page.locator(CARD).count() == 3
-    for id, text in zip(ids, ("red", "green", "blue"), strict=True):
-        assert page.locator(f"{page.card(id)} .chip", has_text=text).count() == 1
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-    page.keyboard.press("2")
-    page.wait_for_selector(f"{page.card(ids[1])}.chosen")
-
-
-def test_a_stream_that_somebody_else_removes_goes_from_the_page(server: RunningServer, page: Page) -> None:
-    id = server.add(SOURCE)
-    page.sees_pictures(id)
-    server.serving.streams.remove(id)
-    page.locator(page.card(id)).wait_for(state="detached")
-    page.locator(".empty").wait_for()
 
 
 @pytest.mark.parametrize("missing", ["", "MediaStreamTrackProcessor"])
