@@ -22,6 +22,7 @@ def settings(tiny_qwen: Path) -> Settings:
     return Settings.load(None, [f"vlm.model={tiny_qwen}", *QUICK])
 
 
+@pytest.mark.slow
 def test_every_method_answers_within_the_budget(settings: Settings) -> None:
     report = measure({"ours": settings}, pictures=1, clips=1, shares=("100%", "25%"), each=2)
     columns, rows = PICTURE_SIZES[0]

@@ -85,6 +85,7 @@ def test_sensor_noise_alone_is_no_change() -> None:
         assert change.max() < 0.1
 
 
+@pytest.mark.slow
 def test_what_stops_stays_foreground_for_the_stated_time_and_no_longer() -> None:
     ground, path = _ground(), _walk(20)
     seconds = int(ABSORB_SECONDS)

@@ -33,6 +33,7 @@ def test_on_the_command_line_it_says_what_was_not_measured(measure: Run) -> None
     assert "GPU was not measured" in report["unmeasured"][0]
 
 
+@pytest.mark.slow
 def test_whole_frames_are_timed_by_what_is_asked() -> None:
     table = frame_table(SETTINGS, CPU, SIZE_WH, 4)
     assert _column(table, "asked for") == [*usual_queries(panning_frames(SIZE_WH, 1)[0])]

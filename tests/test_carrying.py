@@ -149,6 +149,7 @@ def test_a_server_that_no_longer_places_cells_is_noticed() -> None:
         viewer.close()
 
 
+@pytest.mark.slow
 def test_the_command_line_says_which_way_and_records_tell_what_was_cached(tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     command = [

@@ -350,6 +350,7 @@ def test_doctor_tries_every_backend(run: Run) -> None:
     assert code == 0, [finding for finding in json.loads(out) if not finding["works"]]
 
 
+@pytest.mark.slow
 def test_bench_reports_ratios(run: Run, clip: Path, tmp_path: Path) -> None:
     plot = tmp_path / "bench.png"
     options = ("--frames", 8, "--repeats", 1, "--json", "--plot", plot, "--set", "keyframes.text=none")

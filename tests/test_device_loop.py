@@ -128,6 +128,7 @@ def test_it_chooses_the_same_cells_for_the_same_reasons(asked: str) -> None:
     assert np.mean(agreeing) >= 0.97
 
 
+@pytest.mark.slow
 def test_a_long_clip_with_clip_and_a_region_gets_the_same_cells() -> None:
     changes = {"keyframes.embeddings": "clip", "keyframes.text": "none", "keyframes.clusters": "grid"}
     settings = Settings().with_values({"selection.budget": "14", **changes, **SHARED_FLOW})

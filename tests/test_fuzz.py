@@ -105,6 +105,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_kind_of_fault_is_seen_and_nothing_is_done_elsewhere(planted: Path) -> None:
     spec = f"{planted}:EVERYTHING"
     wanted = {

@@ -161,6 +161,7 @@ def test_a_video_goes_the_way_that_ask_goes(run: Run, media: Path, tiny_qwen: Pa
     assert report["outcomes"][0]["said"] == words.strip() != ""
 
 
+@pytest.mark.slow
 def test_choices_are_made_at_equal_tokens_and_the_same_again(run: Run, media: Path, tiny_qwen: Path) -> None:
     path = _file(media, _line(kind="colour"), _line(options=["yes", "no"], query="the left"))
     choices = [argument for name in ("ours", "uniform", "random", "scaled") for argument in ("--choice", name)]

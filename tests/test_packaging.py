@@ -23,8 +23,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import arr_stream
-from arr_stream.cli import console, doctor
-from tests.conftest import Run
 from tests.media import moving_frames, write_video
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,6 +74,7 @@ def _python(arguments: Sequence[str], folder: Path, **variables: str) -> subproc
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_both_distributions_are_whole_and_hold_nothing_else(built: Built) -> None:
     assert wheel_faults(built.wheel, built.tree) == []
     assert sdist_faults(built.sdist, built.tree) == []
@@ -150,11 +149,6 @@ def test_public_names_are_there_and_explained(name: str) -> None:
         assert getattr(importlib.import_module(value.__module__), value.__name__) is value
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'opne'"):
-        arr_stream.opne  # type: ignore[attr-defined]  # noqa: B018
-
-
 def test_every_imported_package_is_declared() -> None:
     texts = itertools.chain(PROJECT["dependencies"], *EXTRAS.values())
     declared = {canonicalize_name(Requirement(text).name) for text in texts} | NAMED_ALONE | OF_TORCH
@@ -184,17 +178,6 @@ def test_extras_that_are_spoken_of_exist() -> None:
     for path in spoken:
         for named in re.findall(r"arr-stream\[([a-z0-9_,-]+)\]", path.read_text(encoding="utf-8")):
             assert set(named.split(",")) <= set(EXTRAS), f"{path}: [{named}]"
-
-
-def test_everything_is_in_all_but_what_says_why_not() -> None:
-    (together,) = EXTRAS["all"]
-    assert Requirement(together).extras == set(EXTRAS) - {"all", "dev", "slic", "ray", "lmms-eval", "vllm"}
-
-
-@pytest.mark.parametrize("page", [path for path in PAGES if path.parent == ROOT], ids=lambda path: path.name)
-def test_links_of_the_pages_beside_the_readme_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", page.read_text(encoding="utf-8"))
-    assert not [target for target in targets if "://" not in target and not (ROOT / target).exists()]
 
 
 def test_a_run_speaks_to_nobody(tmp_path: Path) -> None:
@@ -238,14 +221,6 @@ def test_what_lacks_an_extra_names_it(extra: str, package: str, arguments: Seque
     write_video(tmp_path / "clip.mp4", moving_frames(2))
     outcome = told_to_install(extra, arguments, _without([package], arguments, tmp_path))
     assert outcome.works, outcome.said
-
-
-def test_doctor_names_extras_in_full(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brackets in a table are not markup."""
-    said = "needs easyocr; pip install 'arr-stream[easyocr]' (optional)"
-    monkeypatch.setattr(console.out, "width", 300)
-    monkeypatch.setattr(doctor, "_backends", lambda: [doctor.Finding("backend", "text easyocr", False, said)])
-    assert said in run("doctor")[1]
 
 
 @pytest.mark.slow

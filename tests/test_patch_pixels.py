@@ -81,6 +81,7 @@ def test_public_names_are_listed() -> None:
     assert inspect.isfunction(arr_stream.open)
 
 
+@pytest.mark.slow
 def test_the_examples_run(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     files, live, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

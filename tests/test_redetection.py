@@ -117,6 +117,7 @@ def test_another_thing_is_not_taken_for_it() -> None:
     assert all(each.query_scores[0] < 0.5 for each in patches[-20:])
 
 
+@pytest.mark.slow
 def test_what_stays_in_sight_is_believed_in_full() -> None:
     shuttle: list[Place] = [(40 + abs(at % 240 - 120) * 2, 100) for at in range(120, 420)]
     patches = run(frames(shuttle), box_query())

@@ -88,6 +88,7 @@ def _endpoint_error_px(name: str, previous: ByteArray, present: ByteArray, truth
     return float(np.linalg.norm(found - flow, axis=2)[valid].mean())
 
 
+@pytest.mark.slow
 def test_generated_clips_no_worse_than_dis_fast() -> None:
     errors: dict[str, list[float]] = {"torch": [], "dis": []}
     for path in sorted(SAMPLES.glob("*.truth.npz")):
