@@ -180,6 +180,17 @@ def test_extras_that_are_spoken_of_exist() -> None:
             assert set(named.split(",")) <= set(EXTRAS), f"{path}: [{named}]"
 
 
+def test_everything_is_in_all_but_what_says_why_not() -> None:
+    (together,) = EXTRAS["all"]
+    assert Requirement(together).extras == set(EXTRAS) - {"all", "dev", "slic", "ray", "lmms-eval", "vllm"}
+
+
+@pytest.mark.parametrize("page", [path for path in PAGES if path.parent == ROOT], ids=lambda path: path.name)
+def test_links_of_the_pages_beside_the_readme_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", page.read_text(encoding="utf-8"))
+    assert not [target for target in targets if "://" not in target and not (ROOT / target).exists()]
+
+
 def test_a_run_speaks_to_nobody(tmp_path: Path) -> None:
     """Python's sockets are watched; what onnxruntime would report by, sockets of its own, shows by its identifier."""
     code = (
