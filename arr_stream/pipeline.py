@@ -307,11 +307,11 @@ class Pipeline:
         state.cache.history.add_attention(eighth)
         return True
 
-    def take_back(self) -> None:
+    def undo_last_selection(self) -> None:
         """Undo the last frame's spending, since the model did not receive it; a budget over time keeps its tokens."""
         if self._settings.selection.per_second and self._state is not None:
-            self._state.sent_cells.take_back()
-            self._spending.take_back()
+            self._state.sent_cells.undo_last_selection()
+            self._spending.undo_last_selection()
 
     def forget_sent(self) -> None:
         """Forget the sent cells, since the model's memory lost some of them; a budget over time may resend these."""

@@ -370,7 +370,7 @@ def open(
 
     Args:
         source: Path, glob, or an open source. Cameras and addresses are refused: see
-            `arr_stream.live.stream.LiveStream`.
+            `arr_stream.live.live_stream.LiveStream`.
         query: Text query; several are scored separately and combined.
         region: Box `x, y, w, h` in pixels of the first frame, tracked from `region_at_seconds` on.
         mask: Picture of a frame's size, white where the object is on that frame, tracked likewise.

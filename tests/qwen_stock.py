@@ -30,7 +30,7 @@ from arr_stream.vlm.qwen3_vl.families import FAMILIES
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
-from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from arr_stream.vlm.qwen3_vl.session import QwenSession
 from tests.choices import choose
 
 QUESTION = "Where is the red car?"
@@ -46,7 +46,7 @@ def loaded_of(model: Any, processor: Any) -> LoadedModel:
     return LoadedModel("tiny", model, processor.tokenizer, HALF, torch.device("cpu"), torch.float32)
 
 
-def viewer_of(model: Any, processor: Any, **vlm: Any) -> QwenViewer:
+def session_of(model: Any, processor: Any, **vlm: Any) -> QwenSession:
     """A viewer with settings of its section, `novelty`, and attributes."""
     novelty, own = (
         vlm.pop("novelty", "skip"),
@@ -54,10 +54,10 @@ def viewer_of(model: Any, processor: Any, **vlm: Any) -> QwenViewer:
     )
     attributes = {"fills": False} | {name: vlm.pop(name) for name in own}
     settings = {"vlm": {"media": "image", "answer_tokens": 6, **vlm}, "selection": {"novelty": novelty}}
-    viewer = QwenViewer(loaded_of(model, processor), Settings.checked(settings))
+    session = QwenSession(loaded_of(model, processor), Settings.checked(settings))
     for name, value in attributes.items():
-        setattr(viewer, name, value)
-    return viewer
+        setattr(session, name, value)
+    return session
 
 
 def patches_of(frame: Frame, cells: Cells | None = None, **changes: Any) -> PatchSet:
@@ -94,7 +94,7 @@ class Run:
             torch.testing.assert_close(mine[:, :common], theirs[:, :common], rtol=self.exact, atol=2 * self.exact)
         return float((self.logits - other.logits).abs().max()) <= self.exact
 
-    def take(self, keep: Tensor) -> Run:
+    def select(self, keep: Tensor) -> Run:
         return Run(self.logits[keep], tuple(keys[:, keep] for keys in self.keys), self.exact)
 
 
@@ -150,7 +150,7 @@ def stock_run(model: Any, inputs: dict[str, Tensor], bias: Tensor | None = None)
 def stock_run_without(model: Any, inputs: dict[str, Tensor], hidden: Tensor) -> Run:
     """One pass over the prompt without the tokens that are True in `[N]`, the others at their places."""
     if not recurrent(model):
-        return stock_run(model, inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
+        return stock_run(model, inputs, torch.where(hidden, -torch.inf, 0.0)).select(~hidden)
     kind = "video" if "video_grid_thw" in inputs else "image"
     ids, grid = inputs["input_ids"], inputs[f"{kind}_grid_thw"]
     pixels = inputs["pixel_values_videos" if kind == "video" else "pixel_values"]

@@ -46,7 +46,7 @@ def rested_on(boxes: list[tuple[float, ...]], frames: list[int] | None = None) -
 def caption_of(answer: Answer, size_wh: tuple[int, int] = SIZE) -> ByteArray:
     """A plain picture with the caption of an answer that has just come."""
     picture, patches, caption = plain(size_wh), patches_at(0.0, (answer,), size_wh), Caption()
-    caption.take(patches)
+    caption.update(patches)
     caption.draw(picture, patches)
     return picture
 
@@ -72,7 +72,7 @@ class TestCaption:
         differences = []
         for at in (0.0, seconds * 0.9, seconds - 0.1, seconds + 0.01, seconds + 5):
             picture, patches = plain(), patches_at(100 + at, (answer,) if at == 0 else ())
-            caption.take(patches)
+            caption.update(patches)
             caption.draw(picture, patches)
             differences.append(float(np.abs(picture.astype(int) - GREY).mean()))
         assert differences[0] == differences[1] > differences[2] > 0
@@ -111,7 +111,7 @@ class TestCaption:
 class TestMarks:
     def drawn(self, answer: Answer, after: float = 0.0, size_wh: tuple[int, int] = SIZE) -> ByteArray:
         picture, caption = plain(size_wh), Caption()
-        caption.take(patches_at(5.0, (answer,)))
+        caption.update(patches_at(5.0, (answer,)))
         caption.draw_marks(picture, patches_at(5.0 + after))
         return picture
 

@@ -358,13 +358,13 @@ def test_killed_between_any_two_steps_a_file_is_done_or_undone(
 
 
 def test_every_file_is_processed_once_and_no_more_at_a_time_than_there_are_slots(six: Batch) -> None:
-    engine, heard = FakeEngine(), list[Event]()
-    result = six.run(engine, watch=heard.append)
+    engine, on_message = FakeEngine(), list[Event]()
+    result = six.run(engine, watch=on_message.append)
     assert sorted(one.job.index for one in engine.attempts) == [0, 1, 2, 3, 4, 5]
     assert engine.most == engine.slots and engine.closed > 0
     assert len(result.finished) == 6 and not result.failed and not result.left and result.reason == "finished"
     assert len(six.lines("attempt")) == len(six.lines("finished")) == 6
-    assert [type(event).__name__ for event in heard].count("JobStarted") == 6
+    assert [type(event).__name__ for event in on_message].count("JobStarted") == 6
     summary = json.loads(six.layout.summary.read_text())
     assert (summary["done"], summary["frames"], summary["reason"]) == (6, 48, "finished")
 

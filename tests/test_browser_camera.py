@@ -162,9 +162,9 @@ def test_pictures_become_a_stream_that_ends_with_the_socket(server: RunningServe
         status = sender.said()["stream"]
         assert (status["name"], status["texts"], status["preset"]) == ("my camera", ["red", "moving"], "quick")
         sender.sends(5)
-        with server.socket(f"/api/streams/{status['id']}/video?view=source") as viewer:
+        with server.socket(f"/api/streams/{status['id']}/video?view=source") as session:
             sender.sends(5)
-            header, _ = unpack(viewer.recv(timeout=PATIENCE_SECONDS))
+            header, _ = unpack(session.recv(timeout=PATIENCE_SECONDS))
             assert header["size_wh"] == list(SIZE_WH)
         assert server.status(status["id"])["kind"] == "browser"
         sender.send(picture(3, (96, 160)))

@@ -19,10 +19,10 @@ from arr_stream.config import Settings
 from arr_stream.errors import ServerFailed
 from arr_stream.records.json_lines import read_answers
 from arr_stream.types import Frame
-from arr_stream.vlm import make_viewer
+from arr_stream.vlm import make_session
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells, carried
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.viewer import Viewer
+from arr_stream.vlm.session import ModelSession
 from tests.fake_server import Behaviour, Exchange, FakeServer, piece, tokens_of
 from tests.qwen_stock import patches_of
 from tests.tiny_qwen import picture
@@ -30,8 +30,8 @@ from tests.tiny_qwen import picture
 pytestmark = pytest.mark.usefixtures("no_retries")
 
 
-def viewer_of(url: str, **vlm: Any) -> Viewer:
-    return make_viewer(
+def session_of(url: str, **vlm: Any) -> ModelSession:
+    return make_session(
         Settings.checked(
             {"vlm": {"endpoint": url, "model": "m", "media": "image", **vlm}, "selection": {"per_second": 1.0}}
         )
@@ -61,13 +61,13 @@ def frame_at(index: int) -> Frame:
     return Frame(index, index / 2, picture(320, 256, seed=index))
 
 
-def show(viewer: Viewer, *indices: int, count: int = 10) -> list[str | None]:
+def show(session: ModelSession, *indices: int, count: int = 10) -> list[str | None]:
     """Some cells of frames; why the memory was rebuilt at each."""
     rebuilt = []
     for index in indices:
         rng = np.random.default_rng(index)
-        cells = Cells.whole((8, 10)).take(np.sort(rng.permutation(80)[:count]).astype(np.int32))
-        rebuilt.append(viewer.see(frame_at(index), patches_of(frame_at(index), cells)).rebuilt)
+        cells = Cells.whole((8, 10)).select(np.sort(rng.permutation(80)[:count]).astype(np.int32))
+        rebuilt.append(session.see(frame_at(index), patches_of(frame_at(index), cells)).rebuilt)
     return rebuilt
 
 
@@ -80,11 +80,11 @@ def shown(request: dict[str, Any]) -> list[CarriedCells | None]:
 
 def test_a_server_that_places_cells_is_given_them_as_they_are() -> None:
     with FakeServer(answers(cached=7), places=True) as server:
-        viewer = viewer_of(server.url)
-        show(viewer, 0, 1)
-        answer = viewer.ask("what?")
-        again = viewer.ask("and now?")
-        viewer.close()
+        session = session_of(server.url)
+        show(session, 0, 1)
+        answer = session.ask("what?")
+        again = session.ask("and now?")
+        session.close()
     assert server.counted == 2
     assert answer.note == "sent as cells at their true places" and again.note is None
     assert answer.visual_tokens == 20 and answer.cached_tokens == 7
@@ -98,12 +98,12 @@ def test_a_server_that_places_cells_is_given_them_as_they_are() -> None:
 
 def test_what_was_asked_before_stays_the_same_bytes() -> None:
     with FakeServer(answers(), places=True) as server:
-        viewer = viewer_of(server.url, media="video")
-        show(viewer, 0, 1)
-        viewer.ask("what?")
-        show(viewer, 2, 3)
-        viewer.ask("and now?")
-        viewer.close()
+        session = session_of(server.url, media="video")
+        show(session, 0, 1)
+        session.ask("what?")
+        show(session, 2, 3)
+        session.ask("and now?")
+        session.close()
     before, after = (request["messages"][-1]["content"] for request in server.requests)
     assert json.dumps(after[: len(before) - 1]) == json.dumps(before[:-1])
     assert [part["text"] for part in after if part["type"] == "text"] == ["<0.2 seconds>", "<1.2 seconds>", "and now?"]
@@ -111,12 +111,12 @@ def test_what_was_asked_before_stays_the_same_bytes() -> None:
 
 def test_a_full_memory_is_rewritten_and_says_so() -> None:
     with FakeServer(answers(), places=True) as server:
-        viewer = viewer_of(server.url, context_tokens=256, answer_tokens=16)
+        session = session_of(server.url, context_tokens=256, answer_tokens=16)
         rebuilt = []
         for index in range(12):
-            rebuilt += show(viewer, index, count=30)
-            assert viewer.ask("what?").prompt_tokens <= 256
-        viewer.close()
+            rebuilt += show(session, index, count=30)
+            assert session.ask("what?").prompt_tokens <= 256
+        session.close()
     assert set(rebuilt) == {None, "budget"}
     contents = [request["messages"][-1]["content"][:-1] for request in server.requests]
     grown = [later[: len(earlier)] == earlier for earlier, later in pairwise(contents)]
@@ -125,28 +125,28 @@ def test_a_full_memory_is_rewritten_and_says_so() -> None:
 
 def test_a_stock_server_gets_crops() -> None:
     with FakeServer(answers()) as server:
-        viewer = viewer_of(server.url)
-        show(viewer, 0)
-        answer = viewer.ask("what?")
-        viewer.close()
+        session = session_of(server.url)
+        show(session, 0)
+        answer = session.ask("what?")
+        session.close()
     assert answer.note == "sent as crops, about where they are: the server has no arr-stream plugin"
     assert shown(server.requests[0]) == [None] * len(shown(server.requests[0]))
 
 
 def test_a_server_that_no_longer_places_cells_is_noticed() -> None:
     with FakeServer(answers(), places=True) as server:
-        viewer = viewer_of(server.url)
-        show(viewer, 0, 1, 2)
-        viewer.ask("what?")
+        session = session_of(server.url)
+        show(session, 0, 1, 2)
+        session.ask("what?")
         server.places = False
         with pytest.raises(ServerFailed, match="it took cells for whole pictures; start it with arr-stream's plugin"):
-            viewer.ask("what?")
+            session.ask("what?")
         with pytest.raises(ServerFailed, match="no longer takes cells at their places"):
-            viewer.ask("what?")
-        show(viewer, 3)
-        answer = viewer.ask("what?")
+            session.ask("what?")
+        show(session, 3)
+        answer = session.ask("what?")
         assert answer.note == "sent as crops, about where they are: the server has no arr-stream plugin"
-        viewer.close()
+        session.close()
 
 
 @pytest.mark.slow

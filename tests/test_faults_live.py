@@ -21,8 +21,8 @@ from arr_stream.config import Settings
 from arr_stream.keyframes.base import PARTS
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub, Subscription
+from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts, StreamRunner
-from arr_stream.live.streams import LiveStreams
 from arr_stream.patch_set import PatchSet
 from arr_stream.sources.live import SourceState, camera, open_live
 from arr_stream.types import Frame
@@ -166,7 +166,7 @@ class Live:
         wait_until(lambda: self.runner.status()["frames"] >= wanted)
 
     def _hear(self) -> None:
-        for event in self._subscription.take():
+        for event in self._subscription.drain():
             if event["type"] == "alert":
                 self.alerts.append(event)
             else:

@@ -43,7 +43,7 @@ class Heard:
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+def on_message(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
     monkeypatch.setattr("arr_stream.live.webhook._END_SECONDS", 0.5)
     monkeypatch.setattr("arr_stream.live.webhook._SEND_SECONDS", 1.0)
     monkeypatch.setattr("arr_stream.live.webhook._RETRY_SECONDS", 0.1)
@@ -51,18 +51,18 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
         yield Heard()
 
 
-def deal_with(action: Webhook, heard: Heard, done: Callable[[], object]) -> None:
-    action.send(ALERT, heard.notices.append)
+def deal_with(action: Webhook, on_message: Heard, done: Callable[[], object]) -> None:
+    action.send(ALERT, on_message.notices.append)
     wait_until(done)
     action.close()
 
 
-def test_an_alert_says_what_was_seen(heard: Heard) -> None:
-    alerts = heard.watching(["relevance > 0.6", 'answer contains "dog"'])
+def test_an_alert_says_what_was_seen(on_message: Heard) -> None:
+    alerts = on_message.watching(["relevance > 0.6", 'answer contains "dog"'])
     before = time.time()
     watch(alerts, range(20), (12,))
     watch(alerts, range(20, 21), answers=(Answer("What?", "A dog.", 20, 2.0, "model"),))
-    first, second = heard.alerts
+    first, second = on_message.alerts
     assert (first.rule, first.message) == ("relevance > 0.6", "relevance 0.9")
     assert (first.frame_index, first.pts_seconds) == (12, 1.2)
     assert before <= first.made_unix <= time.time()
@@ -70,17 +70,17 @@ def test_an_alert_says_what_was_seen(heard: Heard) -> None:
     assert first.record()["stream"] == "door" and json.dumps(first.record())
 
 
-def test_rules_may_change_while_a_stream_runs(heard: Heard) -> None:
+def test_rules_may_change_while_a_stream_runs(on_message: Heard) -> None:
     rules = ["relevance > 0.6"]
-    alerts = heard.watching(rules)
+    alerts = on_message.watching(rules)
     watch(alerts, range(10), (2,))
     rules.append("relevance < 0.6")
     watch(alerts, range(10, 20), (12,))
     # The first rule kept its state: it fires at most once in ten seconds.
-    assert [(alert.rule, alert.frame_index) for alert in heard.alerts] == [(rules[0], 2), (rules[1], 10)]
+    assert [(alert.rule, alert.frame_index) for alert in on_message.alerts] == [(rules[0], 2), (rules[1], 10)]
     rules.clear()
     watch(alerts, range(200, 210), (202,))
-    assert len(heard.alerts) == 2
+    assert len(on_message.alerts) == 2
 
 
 class Server:
@@ -124,49 +124,49 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-def test_too_many_alerts_are_counted(heard: Heard) -> None:
+def test_too_many_alerts_are_counted(on_message: Heard) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         webhook = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}")
         for _ in range(40):
-            webhook.send(ALERT, heard.notices.append)
+            webhook.send(ALERT, on_message.notices.append)
         webhook.close()
-    assert webhook.dropped >= 23 and "dropped" in heard.notices[0]
+    assert webhook.dropped >= 23 and "dropped" in on_message.notices[0]
 
 
-def test_an_alert_is_sent_as_json(server: Server, heard: Heard) -> None:
+def test_an_alert_is_sent_as_json(server: Server, on_message: Heard) -> None:
     url = server.url.replace("//", "//me:s%40fe@") + "/hook/T0/secret?token=abc"
-    deal_with(Webhook(url), heard, lambda: server.bodies)
+    deal_with(Webhook(url), on_message, lambda: server.bodies)
     assert server.bodies == [ALERT.record() | {"at": "/hook/T0/secret?token=abc"}]
     assert server.headers[0]["Authorization"] == "Basic bWU6c0BmZQ=="
-    assert server.headers[0]["Content-Type"] == "application/json" and heard.notices == []
+    assert server.headers[0]["Content-Type"] == "application/json" and on_message.notices == []
 
 
-def test_a_second_attempt_after_a_failure_that_may_pass(server: Server, heard: Heard) -> None:
+def test_a_second_attempt_after_a_failure_that_may_pass(server: Server, on_message: Heard) -> None:
     server.answers = [(503, None)]
-    deal_with(Webhook(server.url), heard, lambda: len(server.bodies) == 2)
-    assert heard.notices == []
+    deal_with(Webhook(server.url), on_message, lambda: len(server.bodies) == 2)
+    assert on_message.notices == []
 
 
-def test_no_second_attempt_after_a_refusal_and_no_secret_in_the_notice(server: Server, heard: Heard) -> None:
+def test_no_second_attempt_after_a_refusal_and_no_secret_in_the_notice(server: Server, on_message: Heard) -> None:
     server.answers = [(403, None)]
     url = server.url.replace("//", "//me:hunter2@") + "/hook/hunter2?key=hunter2"
-    deal_with(Webhook(url), heard, lambda: heard.notices)
+    deal_with(Webhook(url), on_message, lambda: on_message.notices)
     assert len(server.bodies) == 1
-    assert "answered with 403" in heard.notices[0] and "hunter2" not in heard.notices[0]
+    assert "answered with 403" in on_message.notices[0] and "hunter2" not in on_message.notices[0]
 
 
-def test_redirects_are_not_followed(server: Server, heard: Heard) -> None:
+def test_redirects_are_not_followed(server: Server, on_message: Heard) -> None:
     server.answers = [(307, "/there")]
-    deal_with(Webhook(server.url), heard, lambda: heard.notices)
-    assert "answered with 307" in heard.notices[0] and len(server.bodies) == 1
+    deal_with(Webhook(server.url), on_message, lambda: on_message.notices)
+    assert "answered with 307" in on_message.notices[0] and len(server.bodies) == 1
 
 
-def test_nobody_there_is_told_after_the_second_attempt(heard: Heard) -> None:
+def test_nobody_there_is_told_after_the_second_attempt(on_message: Heard) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    deal_with(Webhook(f"http://127.0.0.1:{port}/x"), heard, lambda: heard.notices)
-    assert heard.notices == [f"POST to 127.0.0.1:{port}: connection refused"]
+    deal_with(Webhook(f"http://127.0.0.1:{port}/x"), on_message, lambda: on_message.notices)
+    assert on_message.notices == [f"POST to 127.0.0.1:{port}: connection refused"]
 
 
 @pytest.mark.parametrize(

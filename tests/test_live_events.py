@@ -20,9 +20,9 @@ def test_reach_those_who_want_them() -> None:
         {"type": "streams"},
     ):
         hub.publish(event)
-    assert [event["type"] for event in everything.take()] == ["answer", "answer", "streams"]
-    assert answers.take() == [{"type": "answer", "stream": "s1"}]
-    assert frames.take() == [{"type": "frame", "stream": "s1"}]
+    assert [event["type"] for event in everything.drain()] == ["answer", "answer", "streams"]
+    assert answers.drain() == [{"type": "answer", "stream": "s1"}]
+    assert frames.drain() == [{"type": "frame", "stream": "s1"}]
     assert woken == ["everything", "answers", "everything", "frames", "everything"]
     hub.unsubscribe(frames)
     assert not hub.wanted("frame")
@@ -34,9 +34,9 @@ def test_a_slow_listener_loses_summaries_before_answers_and_is_told() -> None:
         slow.put({"type": "answer", "number": number})
     for number in range(100):
         slow.put({"type": "summary", "number": number})
-    taken = slow.take()
+    taken = slow.drain()
     assert taken[0]["type"] == "missed"
     assert [event["number"] for event in taken if event["type"] == "answer"] == [0, 1, 2, 3]
     assert taken[-1] == {"type": "summary", "number": 99}
     assert taken[0]["count"] + len(taken) - 1 == 104
-    assert slow.take() == []
+    assert slow.drain() == []

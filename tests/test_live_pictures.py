@@ -51,7 +51,7 @@ class Client:
     def next(self, seconds: float = 10.0) -> tuple[dict, list[np.ndarray]]:
         assert self.woken.wait(seconds), "no message came"
         self.woken.clear()
-        message = self.watching.take()
+        message = self.watching.next_message()
         assert message is not None
         return parsed(message)
 
@@ -123,5 +123,5 @@ def test_a_view_that_cannot_be_drawn_is_told_and_the_others_go_on(
     frames, flow, good = Frames(), Client(room, "flow"), Client(room)
     room.show(frames.next())
     assert flow.woken.wait(10)
-    assert flow.watching.error == "flow: ZeroDivisionError: no such colour" and flow.watching.take() is None
+    assert flow.watching.error == "flow: ZeroDivisionError: no such colour" and flow.watching.next_message() is None
     assert good.next()[0]["index"] == 0

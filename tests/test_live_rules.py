@@ -30,11 +30,11 @@ def fired(rule: str, scores: list[float | None], *, fps: float = 10.0, cooldown:
     """Frames on which a rule fires, given the relevance on each; None stands for a frame that never came."""
     watch = RuleWatch(parse_rule(rule), cooldown)
     sets = [seen(i, fps=fps, query_scores=(score,)) for i, score in enumerate(scores) if score is not None]
-    return [patches.index for patches in sets if watch.look(patches) is not None]
+    return [patches.index for patches in sets if watch.update(patches) is not None]
 
 
-def look(rule: str, **changes) -> str | None:
-    return RuleWatch(parse_rule(rule)).look(seen(**changes))
+def update(rule: str, **changes) -> str | None:
+    return RuleWatch(parse_rule(rule)).update(seen(**changes))
 
 
 RISING = [0.1, 0.7, 0.9, 0.6, 0.8, 0.8]
@@ -75,14 +75,14 @@ def test_when_a_rule_fires(rule: str, scores: list[float | None], more: dict[str
     ],
 )
 def test_fields(rule: str, changes: dict, expected: bool) -> None:
-    assert (look(rule, **changes) is not None) is expected
+    assert (update(rule, **changes) is not None) is expected
 
 
 def test_motion_is_the_share_that_moves() -> None:
     plane = torch.full((3, 4, 10), 0.09)
     plane[1, 0, :6] = 0.9
     texture = Texture((320, 128), {9: Plane(9, plane)})
-    assert look("motion > 0.14", texture=texture) == "motion 0.15"
+    assert update("motion > 0.14", texture=texture) == "motion 0.15"
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_motion_is_the_share_that_moves() -> None:
     ],
 )
 def test_answers(rule: str, texts: tuple[str, ...], expected: bool) -> None:
-    assert (look(rule, answers=says(*texts)) is not None) is expected
+    assert (update(rule, answers=says(*texts)) is not None) is expected
 
 
 def test_an_answer_that_failed_says_nothing() -> None:
-    assert look('answer contains "yes"', answers=says("yes", finish="failed")) is None
-    assert look('answer contains "yes"', answers=says("yes", finish="length")) is not None
+    assert update('answer contains "yes"', answers=says("yes", finish="failed")) is None
+    assert update('answer contains "yes"', answers=says("yes", finish="length")) is not None
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_any_text_is_a_rule_or_is_refused(text: str) -> None:
         rule = parse_rule(text)
     except InvalidSetting:
         return
-    RuleWatch(rule).look(seen())
+    RuleWatch(rule).update(seen())
 
 
 def test_an_answer_does_not_steer_the_terminal_that_shows_it() -> None:
-    message = look('answer contains "dog"', answers=says("a \x1b[2Jdog\x9b31m\x07 ü"))
+    message = update('answer contains "dog"', answers=says("a \x1b[2Jdog\x9b31m\x07 ü"))
     assert message == "answer: a [2Jdog 31m ü"

@@ -24,14 +24,14 @@ from arr_stream.errors import (
 )
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub, Subscription
+from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts, StreamRunner
-from arr_stream.live.streams import LiveStreams
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
 from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, jpeg, no_thread_left, wait_until
 from tests.live_fakes import pool as pool
 from tests.media import moving_frames, write_video
-from tests.test_watching import ScriptedViewer
+from tests.test_watching import ScriptedSession
 
 
 class Listening:
@@ -40,7 +40,7 @@ class Listening:
     def __init__(self, pool: WorkerPool, parts: dict[str, Any]) -> None:
         self.hub = EventHub()
         self.events: list[dict[str, Any]] = []
-        self._subscription = Subscription(lambda: self.events.extend(self._subscription.take()))
+        self._subscription = Subscription(lambda: self.events.extend(self._subscription.drain()))
         self.hub.subscribe(self._subscription)
         self.streams = LiveStreams(
             LIGHT,
@@ -105,9 +105,9 @@ def test_what_is_asked_and_set_takes_effect_and_what_is_wrong_changes_nothing(li
     assert runner.status()["settings"]["selection.budget"] == "4"
     runner.rename(" gate ")
     assert runner.status()["name"] == "gate"
-    runner.look(0.5, 0.5)
+    runner.set_gaze(0.5, 0.5)
     with pytest.raises(InvalidSetting):
-        runner.look(2, 0)
+        runner.set_gaze(2, 0)
 
 
 def test_records_and_summaries_tell_every_frame(listening: Listening) -> None:
@@ -207,12 +207,12 @@ def test_a_source_that_cannot_be_opened_again_takes_its_channel_with_it(listenin
 class TestModel:
     """A stream with a model to ask."""
 
-    viewers: list[ScriptedViewer]
+    sessions: list[ScriptedSession]
 
     @pytest.fixture
     def parts(self) -> dict[str, Any]:
-        self.viewers = []
-        return {"make_viewer": lambda settings: self.viewers.append(ScriptedViewer()) or self.viewers[-1]}
+        self.sessions = []
+        return {"make_session": lambda settings: self.sessions.append(ScriptedSession()) or self.sessions[-1]}
 
     def test_is_asked_at_once_every_so_often_and_no_more(self, listening: Listening) -> None:
         runner = live(listening.streams.add(TEST_PICTURE, settings={"vlm.fps": 10}))
@@ -234,7 +234,7 @@ class TestModel:
         with pytest.raises(InvalidSetting):
             runner.question("x", "every", 0.0)
         listening.streams.close()
-        assert self.viewers[0].closed
+        assert self.sessions[0].closed
 
 
 class TestNoModel:
@@ -242,14 +242,14 @@ class TestNoModel:
 
     @pytest.fixture
     def parts(self) -> dict[str, Any]:
-        def make_viewer(settings: Settings) -> Any:
+        def make_session(settings: Settings) -> Any:
             raise BackendUnavailable("transformers is not installed")
 
         self.closed: list[bool] = []
         self.errors: list[Exception] = []
         consumer = SimpleNamespace(close=lambda failed=False, outcome=None: self.closed.append(failed))
         return {
-            "make_viewer": make_viewer,
+            "make_session": make_session,
             "make_consumers": lambda runner: [consumer],
             "on_error": lambda runner, error: self.errors.append(error),
         }
@@ -271,7 +271,7 @@ def test_what_is_asked_and_set_while_it_is_opened_holds_from_the_first_frame(
         assert go_on.wait(20)
         return open_live(*args, **options)
 
-    monkeypatch.setattr("arr_stream.live.streams.open_live", slow)
+    monkeypatch.setattr("arr_stream.live.registry.open_live", slow)
     runner = listening.streams.add(TEST_PICTURE)
     assert opening.wait(20)
     runner.ask_for(["red"])

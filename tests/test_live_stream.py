@@ -11,7 +11,7 @@ import pytest
 
 from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFrame
 from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.live.stream import LiveStream
+from arr_stream.live.live_stream import LiveStream
 from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
@@ -150,7 +150,7 @@ def test_a_changed_frame_size_goes_on_and_regions_keep_their_place(fed: Fed) -> 
 
 def test_where_someone_looks_reaches_the_next_frame(fed: Fed) -> None:
     assert fed.next().texture.plane("gaze").max() == 0
-    fed.stream.pointer.look(0.5, 0.5)
+    fed.stream.pointer.set_gaze(0.5, 0.5)
     plane = fed.next().texture.plane("gaze")
     assert plane.max() > 0.5 and plane[0, 0] < 0.1
 

@@ -518,7 +518,7 @@ class TestStream:
         settings = with_detector(colour_detector(tmp_path), **{"keyframes.interval": 5})
         watch = RuleWatch(parse_rule("relevance > 0.6 for 2s"))
         frames = [scene({}), *[scene(THINGS)] * 80]
-        fired = [patches.index for patches in steps(settings, "person", frames) if watch.look(patches) is not None]
+        fired = [patches.index for patches in steps(settings, "person", frames) if watch.update(patches) is not None]
         assert len(fired) == 1 and 60 <= fired[0] <= 70
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from arr_stream.errors import BackendUnavailable
 from arr_stream.web.access import AllowedSources
-from arr_stream.web.viewers import Viewers
+from arr_stream.web.sessions import SessionFactory
 from benchmarks.live.browser import CAMERA_ARGUMENTS, chromium
 from benchmarks.live.scene import Scene
 from benchmarks.live.sender import send
@@ -442,8 +442,8 @@ def test_without_its_token_the_page_asks_for_it(new_page: Callable[..., Page]) -
 def test_the_tiny_model_answers_on_the_page(new_page: Callable[..., Page]) -> None:
     """Nothing was named or fetched: it answers, and says what it knows."""
     source = f"loop:{SHAPES}"
-    viewers = Viewers(SETTINGS)
-    with running(allowed=AllowedSources(named=(source,)), make_viewer=viewers.make, model=viewers.name) as server:
+    sessions = SessionFactory(SETTINGS)
+    with running(allowed=AllowedSources(named=(source,)), make_session=sessions.make, model=sessions.name) as server:
         server.add(source, query="circle")
         page = new_page(server)
         page.goto(server.address)

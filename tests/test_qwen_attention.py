@@ -28,9 +28,9 @@ from tests.qwen_stock import (
     patches_of,
     recurrent,
     seen,
+    session_of,
     skip_if_refused,
     some_cells,
-    viewer_of,
     visual,
 )
 
@@ -132,21 +132,21 @@ def test_of_some_cells_and_with_weights_it_is_the_masked_stock_models(
 
 
 @EVERY_FAMILY
-def test_the_viewer_maps_it_to_the_newest_frame(tiny: tuple[Any, Any], eager: tuple[Any, Any]) -> None:
+def test_the_session_maps_it_to_the_newest_frame(tiny: tuple[Any, Any], eager: tuple[Any, Any]) -> None:
     pictures = [picture(256, 256, seed) for seed in (0, 1)]
-    viewer = viewer_of(*tiny, answer_tokens=1, novelty="off")
-    assert viewer.attention is None
+    session = session_of(*tiny, answer_tokens=1, novelty="off")
+    assert session.attention is None
     for index, rgb in enumerate(pictures):
         frame = Frame(index, index / 2, rgb)
-        viewer.see(frame, patches_of(frame))
-    answer = viewer.ask(QUESTION)
+        session.see(frame, patches_of(frame))
+    answer = session.ask(QUESTION)
     inputs = image_inputs(eager[1], pictures)
-    layers = viewer._adapter.attention_layers
-    weights = _stock_weights(eager[0], inputs, [], layers.index(viewer._layer))[0]
+    layers = session._adapter.attention_layers
+    weights = _stock_weights(eager[0], inputs, [], layers.index(session._layer))[0]
     first, second = weights[visual(inputs)].reshape(2, 8, 8)
-    assert viewer.attention is not None
+    assert session.attention is not None
     # Both frames show every place; the later one stands.
-    np.testing.assert_allclose(viewer.attention, second / second.max(), atol=1e-4)
+    np.testing.assert_allclose(session.attention, second / second.max(), atol=1e-4)
     share = torch.stack([first, second]) / (first + second).sum()
     assert answer.cells.shape == (128, 5) and (np.diff(answer.cells[:, 4]) <= 0).all()
     np.testing.assert_allclose(answer.cells[:, 4].sum(), 1.0, atol=1e-5)
@@ -156,39 +156,39 @@ def test_the_viewer_maps_it_to_the_newest_frame(tiny: tuple[Any, Any], eager: tu
 
 
 def test_what_has_changed_since_it_was_shown_gets_none(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny)
+    session = session_of(*tiny)
     still = picture(256, 256)
     changed = still.copy()
     changed[:32, :32] = 255 - changed[:32, :32].mean(dtype=np.float64).astype(np.uint8)
     changed[:32, :32] = 255 if still[:32, :32].mean() < 128 else 0
-    viewer.see(Frame(0, 0.0, still), patches_of(Frame(0, 0.0, still)))
-    viewer.ask(QUESTION)
-    assert viewer.attention is not None and viewer.attention[0, 0] > 0 and viewer.attention.max() == 1
+    session.see(Frame(0, 0.0, still), patches_of(Frame(0, 0.0, still)))
+    session.ask(QUESTION)
+    assert session.attention is not None and session.attention[0, 0] > 0 and session.attention.max() == 1
     some = some_cells((8, 8), 3)
     some.rows[:], some.columns[:] = (5, 6, 7), (5, 6, 7)
-    viewer.see(Frame(1, 0.5, changed), patches_of(Frame(1, 0.5, changed), some))
-    viewer.ask(QUESTION)
-    assert viewer.attention[0, 0] == 0 and (viewer.attention > 0).sum() == 63
+    session.see(Frame(1, 0.5, changed), patches_of(Frame(1, 0.5, changed), some))
+    session.ask(QUESTION)
+    assert session.attention[0, 0] == 0 and (session.attention > 0).sum() == 63
 
 
 def test_attention_to_a_finer_cell_is_that_of_its_four_tokens(tiny: tuple[Any, Any]) -> None:
     frame, grid = Frame(0, 0.0, picture(256, 256)), Grid((256, 256), 4, 4)
     rows = columns = np.arange(3, dtype=np.int32)
     chosen = Cells((4, 4), rows, columns, np.array([FINER, 0, 0], np.int32), np.ones(3, np.float32))
-    viewer = viewer_of(*tiny)
-    assert viewer.see(frame, patches_of(frame, chosen, grid=grid)).sent == viewer.memory.visual_tokens == 6
-    answer = viewer.ask(QUESTION)
+    session = session_of(*tiny)
+    assert session.see(frame, patches_of(frame, chosen, grid=grid)).sent == session.memory.visual_tokens == 6
+    answer = session.ask(QUESTION)
     x0, y0, x1, y1, share = answer.cells.T
     quarters = (x1 <= 64) & (y1 <= 64)
     assert quarters.sum() == 4 and (x1 - x0)[quarters].tolist() == (y1 - y0)[quarters].tolist() == [32] * 4
-    attention = viewer.attention
+    attention = session.attention
     assert attention is not None and (attention > 0).sum() == 3
     whole = share[(x0 == 64) & (y0 == 64)][0]
     assert attention[0, 0] / attention[1, 1] == pytest.approx(share[quarters].sum() / whole, rel=1e-4)
     # The model has it in more detail than one token: nothing is new. Of another, which it has as one, all four are.
     again = Frame(1, 0.5, frame.rgb)
     chosen.level[:] = (0, FINER, 0)
-    fed = viewer.see(again, patches_of(again, chosen, grid=grid))
+    fed = session.see(again, patches_of(again, chosen, grid=grid))
     assert (fed.sent, fed.held) == (4, 2)
 
 
@@ -197,11 +197,11 @@ def test_every_mode_takes_finer_cells(tiny: tuple[Any, Any], mode: str) -> None:
     frame, grid = Frame(0, 0.0, picture(256, 256)), Grid((256, 256), 4, 4)
     rows = columns = np.arange(3, dtype=np.int32)
     chosen = Cells((4, 4), rows, columns, np.array([FINER, 0, 2], np.int32), np.ones(3, np.float32))
-    viewer = viewer_of(*tiny, mode=mode, media="video")
-    assert viewer.see(frame, patches_of(frame, chosen, grid=grid)).sent == 0
+    session = session_of(*tiny, mode=mode, media="video")
+    assert session.see(frame, patches_of(frame, chosen, grid=grid)).sent == 0
     later = Frame(1, 0.5, picture(256, 256, 1))
-    assert viewer.see(later, patches_of(later, chosen, grid=grid)).sent == (16 if mode == "weight" else 6)
-    assert viewer.ask(QUESTION).finish in ("stop", "length")
+    assert session.see(later, patches_of(later, chosen, grid=grid)).sent == (16 if mode == "weight" else 6)
+    assert session.ask(QUESTION).finish in ("stop", "length")
 
 
 def test_a_finer_cell_that_lost_a_quarter_is_sent_again(tiny: tuple[Any, Any]) -> None:
@@ -216,7 +216,7 @@ def test_a_finer_cell_that_lost_a_quarter_is_sent_again(tiny: tuple[Any, Any]) -
     memory.append([FrameEntry(block, grid, 0, 0.0, "image")])
     with sent.through_rebuild():
         memory.restart()
-        memory.append([FrameEntry(block.take(np.arange(9) != 1), grid, 0, 0.0, "image")])
+        memory.append([FrameEntry(block.select(np.arange(9) != 1), grid, 0, 0.0, "image")])
     new = sent.take_new(cells, grey)
     assert set(zip(new.rows.tolist(), new.columns.tolist(), strict=True)) == {(0, 0)} and len(new) == 4
 

@@ -30,6 +30,7 @@ from tests.qwen_stock import (
     left_out,
     recurrent,
     seen,
+    session_of,
     shown,
     skip_if_refused,
     some_cells,
@@ -37,7 +38,6 @@ from tests.qwen_stock import (
     stock_run,
     stock_run_without,
     video_inputs,
-    viewer_of,
     visual,
 )
 
@@ -254,10 +254,10 @@ def test_eager_attention_gives_the_same(tiny_qwen: Path) -> None:
 
 def test_what_needs_biased_attention_is_refused(tiny: tuple[Any, Any]) -> None:
     if not recurrent(tiny[0]):
-        viewer_of(*tiny, mode="weight")
+        session_of(*tiny, mode="weight")
         return
     with pytest.raises(InvalidSetting, match=r"no attention.*Qwen3-VL") as raised:
-        viewer_of(*tiny, mode="weight")
+        session_of(*tiny, mode="weight")
     assert "\n" not in str(raised.value)
 
 

@@ -23,7 +23,7 @@ from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Block
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry, survivors
 from arr_stream.vlm.qwen3_vl.memory import Memory
-from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from arr_stream.vlm.qwen3_vl.session import QwenSession
 from tests.tiny_qwen import EVERY_FAMILY, picture
 
 pytest.importorskip("transformers")
@@ -33,10 +33,10 @@ from tests.qwen_stock import (
     Bench,
     image_inputs,
     patches_of,
+    session_of,
     skip_if_refused,
     some_cells,
     stock_answer,
-    viewer_of,
 )
 
 SIZE = (160, 128)
@@ -60,9 +60,9 @@ def _shown(count: int, most: int = 12, first: int = 0) -> Iterator[tuple[Frame, 
         yield _frame(index), patches_of(_frame(index), cells)
 
 
-def see(viewer: QwenViewer, frame: Frame, cells: Cells | None = None, **changes: Any) -> Feeding:
+def see(session: QwenSession, frame: Frame, cells: Cells | None = None, **changes: Any) -> Feeding:
     """Show these cells of a frame, or all."""
-    return viewer.see(frame, patches_of(frame, cells, **changes))
+    return session.see(frame, patches_of(frame, cells, **changes))
 
 
 def _cached(memory: Memory) -> list[torch.Tensor]:
@@ -85,12 +85,12 @@ def _logits(memory: Memory, bench: Bench) -> torch.Tensor:
 
 
 @contextmanager
-def _untouched(viewer: QwenViewer) -> Iterator[None]:
+def _untouched(session: QwenSession) -> Iterator[None]:
     """The memory holds afterwards what it held before, to the last bit."""
-    before, entries = _cached(viewer.memory), list(viewer.memory.frames)
+    before, entries = _cached(session.memory), list(session.memory.frames)
     yield
-    assert viewer.memory.frames == entries
-    assert all(torch.equal(one, other) for one, other in zip(before, _cached(viewer.memory), strict=True))
+    assert session.memory.frames == entries
+    assert all(torch.equal(one, other) for one, other in zip(before, _cached(session.memory), strict=True))
 
 
 def _told(decoder: Any, ids: list[int]) -> str:
@@ -98,10 +98,10 @@ def _told(decoder: Any, ids: list[int]) -> str:
     return plain(decoder.decode(ids, skip_special_tokens=True)).rstrip("\ufffd")
 
 
-def _at_once(viewer: QwenViewer, bench: Bench) -> Memory:
+def _at_once(session: QwenSession, bench: Bench) -> Memory:
     """Everything that the viewer's memory holds, in one pass."""
     memory = bench.memory()
-    memory.append(viewer.memory.frames)
+    memory.append(session.memory.frames)
     return memory
 
 
@@ -112,22 +112,22 @@ def _at_once(viewer: QwenViewer, bench: Bench) -> Memory:
 @pytest.mark.parametrize(("media", "mode"), [("image", "sparse"), ("video", "prune"), ("image", "weight")])
 def test_frame_by_frame_is_one_pass_over_all(tiny: tuple[Any, Any], bench: Bench, media: str, mode: str) -> None:
     skip_if_refused(tiny[0], mode)
-    viewer = viewer_of(*tiny, media=media, mode=mode)
-    fed = [viewer.see(*shown) for shown in _shown(6)]
-    assert len(viewer.memory.frames) == (6 if media == "image" else 3)
-    assert sum(feeding.sent for feeding in fed) == viewer.memory.visual_tokens
-    assert fed[-1].memory_tokens == viewer.memory.tokens and fed[-1].cache_bytes == viewer.memory.cache_bytes
-    _assert_same(viewer.memory, _at_once(viewer, bench), bench)
+    session = session_of(*tiny, media=media, mode=mode)
+    fed = [session.see(*shown) for shown in _shown(6)]
+    assert len(session.memory.frames) == (6 if media == "image" else 3)
+    assert sum(feeding.sent for feeding in fed) == session.memory.visual_tokens
+    assert fed[-1].memory_tokens == session.memory.tokens and fed[-1].cache_bytes == session.memory.cache_bytes
+    _assert_same(session.memory, _at_once(session, bench), bench)
 
 
 @EVERY_FAMILY
 @pytest.mark.parametrize(("media", "mode"), [("video", "sparse"), ("image", "weight")])
 def test_an_answer_in_mid_stream_leaves_no_trace(tiny: tuple[Any, Any], bench: Bench, media: str, mode: str) -> None:
     skip_if_refused(tiny[0], mode)
-    asked, silent = viewer_of(*tiny, media=media, mode=mode), viewer_of(*tiny, media=media, mode=mode)
+    asked, silent = session_of(*tiny, media=media, mode=mode), session_of(*tiny, media=media, mode=mode)
     for at, shown in enumerate(_shown(4)):
-        for viewer in (asked, silent):
-            viewer.see(*shown)
+        for session in (asked, silent):
+            session.see(*shown)
         if at == 1:
             with _untouched(asked):
                 asked.ask("What stands behind the tower?")
@@ -138,7 +138,7 @@ def test_an_answer_in_mid_stream_leaves_no_trace(tiny: tuple[Any, Any], bench: B
 @EVERY_FAMILY
 def test_a_conversation_computes_each_token_once(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """60 frames with a question every ten: what the language model computes, against what is new to it."""
-    viewer = viewer_of(*tiny, media="video")
+    session = session_of(*tiny, media="video")
     computed, extend = 0, Adapter.extend
 
     def counted(adapter: Adapter, cache: Any, embeddings: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -149,36 +149,36 @@ def test_a_conversation_computes_each_token_once(tiny: tuple[Any, Any], monkeypa
     monkeypatch.setattr(Adapter, "extend", counted)
     new = 0
     for shown in _shown(60):
-        viewer.see(*shown)
+        session.see(*shown)
         if shown[0].index % 10 == 9:
-            answer = viewer.ask(QUESTION)
+            answer = session.ask(QUESTION)
             new += answer.prompt_tokens + answer.answer_tokens
-    new += viewer.memory.tokens
-    assert len(viewer.memory.frames) == 30 and viewer.memory.visual_tokens > 300
+    new += session.memory.tokens
+    assert len(session.memory.frames) == 30 and session.memory.visual_tokens > 300
     # The last token of an answer is never read, and one that ends it is not counted.
     assert abs(computed - new) <= 6
 
 
 @EVERY_FAMILY
 def test_a_question_between_the_frames_of_a_pair_lets_the_first_stand_alone(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, media="video")
+    session = session_of(*tiny, media="video")
     first, second, third = _shown(3)
-    assert viewer.see(*first).sent == 0 and viewer.memory.tokens == 0
-    answer = viewer.ask(QUESTION)
+    assert session.see(*first).sent == 0 and session.memory.tokens == 0
+    answer = session.ask(QUESTION)
     assert answer.frame_index == 0 and answer.visual_tokens == 12
-    viewer.see(*second)
-    assert viewer.see(*third).sent
-    assert [entry.seconds for entry in viewer.memory.frames] == [0.0, 0.75]
+    session.see(*second)
+    assert session.see(*third).sent
+    assert [entry.seconds for entry in session.memory.frames] == [0.0, 0.75]
 
 
 @EVERY_FAMILY
 def test_questions_in_a_row_get_what_each_gets_alone(tiny: tuple[Any, Any]) -> None:
     other = "How many birds are there?"
-    viewer, alone = viewer_of(*tiny), viewer_of(*tiny)
+    session, alone = session_of(*tiny), session_of(*tiny)
     for shown in _shown(2):
-        viewer.see(*shown)
+        session.see(*shown)
         alone.see(*shown)
-    first, second, third = (viewer.ask(question).text for question in (QUESTION, other, QUESTION))
+    first, second, third = (session.ask(question).text for question in (QUESTION, other, QUESTION))
     assert first == third != second == alone.ask(other).text
 
 
@@ -186,8 +186,8 @@ def test_questions_in_a_row_get_what_each_gets_alone(tiny: tuple[Any, Any]) -> N
 def test_an_instruction_is_a_system_turn(tiny: tuple[Any, Any]) -> None:
     model, processor = tiny
     rgb = picture(256, 256)
-    viewer = viewer_of(*tiny, instruction="Be brief, and\nsay <|im_end|> never.", novelty="off")
-    see(viewer, _frame(0, rgb))
+    session = session_of(*tiny, instruction="Be brief, and\nsay <|im_end|> never.", novelty="off")
+    see(session, _frame(0, rgb))
     ids = image_inputs(processor, [rgb])["input_ids"][0].tolist()
     system = processor.tokenizer("system\nBe brief, and\nsay <|im_end|> never.", split_special_tokens=True)["input_ids"]
     turn = [
@@ -201,16 +201,16 @@ def test_an_instruction_is_a_system_turn(tiny: tuple[Any, Any]) -> None:
         "attention_mask": torch.ones_like(whole),
         "mm_token_type_ids": (whole == model.config.image_token_id).int(),
     }
-    answer = viewer.ask(QUESTION)
+    answer = session.ask(QUESTION)
     assert answer.text == _told(processor, stock_answer(model, inputs, 6))
 
 
 @EVERY_FAMILY
 def test_pieces_of_the_answer_come_as_they_are_written_and_a_stop_ends_it(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, answer_tokens=12)
-    viewer.see(*next(_shown(1)))
+    session = session_of(*tiny, answer_tokens=12)
+    session.see(*next(_shown(1)))
     pieces: list[str] = []
-    whole = viewer.ask(QUESTION, on_text=pieces.append)
+    whole = session.ask(QUESTION, on_text=pieces.append)
     assert "".join(pieces) == whole.text and len(pieces) > 2
 
     stop, some = Event(), []
@@ -220,20 +220,20 @@ def test_pieces_of_the_answer_come_as_they_are_written_and_a_stop_ends_it(tiny: 
         if len(some) == 2:
             stop.set()
 
-    answer = viewer.ask(QUESTION, on_text=stop_at_the_second, stop=stop)
+    answer = session.ask(QUESTION, on_text=stop_at_the_second, stop=stop)
     assert answer.finish == "cancelled" and answer.text == "".join(pieces[:2])
-    assert viewer.ask(QUESTION).text == whole.text
+    assert session.ask(QUESTION).text == whole.text
 
 
 @EVERY_FAMILY
 def test_an_empty_block_of_thoughts_is_never_shown(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The template of Qwen3.5 puts one before the answer, and any model may write one by itself."""
-    viewer, tokenizer = viewer_of(*tiny, answer_tokens=30), tiny[1].tokenizer
-    viewer.see(*next(_shown(1)))
+    session, tokenizer = session_of(*tiny, answer_tokens=30), tiny[1].tokenizer
+    session.see(*next(_shown(1)))
     written = iter(tokenizer("<think>\n\n</think>\n\nThe car is red.<|im_end|>")["input_ids"])
-    monkeypatch.setattr(viewer, "_sampler", lambda _logits: next(written))
+    monkeypatch.setattr(session, "_sampler", lambda _logits: next(written))
     pieces: list[str] = []
-    answer = viewer.ask(QUESTION, on_text=pieces.append)
+    answer = session.ask(QUESTION, on_text=pieces.append)
     assert answer.text == "".join(pieces) == "The car is red." and len(pieces) > 1
 
 
@@ -301,12 +301,12 @@ def test_of_a_still_scene_the_last_look_stays() -> None:
 
 
 def test_what_is_chosen_is_shown_anew_every_so_often(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, media="image", refresh_seconds=1.0)
+    session = session_of(*tiny, media="image", refresh_seconds=1.0)
     still, patches = next(_shown(1))
     sent = []
     for index in range(8):
         frame = Frame(index, index * 0.25, still.rgb)
-        fed = viewer.see(frame, patches_of(frame, Cells.chosen(patches)))
+        fed = session.see(frame, patches_of(frame, Cells.chosen(patches)))
         sent.append(fed.sent)
     assert [index for index, count in enumerate(sent) if count] == [0, 4]
 
@@ -315,14 +315,14 @@ def test_what_is_chosen_is_shown_anew_every_so_often(tiny: tuple[Any, Any]) -> N
 @pytest.mark.parametrize("mode", ["sparse", "weight"])
 def test_a_rebuilt_memory_is_one_pass_over_the_survivors(tiny: tuple[Any, Any], bench: Bench, mode: str) -> None:
     skip_if_refused(tiny[0], mode)
-    viewer = viewer_of(*tiny, context_tokens=140, kept_share=0.3, mode=mode)
+    session = session_of(*tiny, context_tokens=140, kept_share=0.3, mode=mode)
     reasons = []
     for frame, patches in _shown(16):
         reason = {5: "interval", 8: "cut"}.get(frame.index) if frame.index else "first"
         shown = patches_of(frame, Cells.chosen(patches), keyframe=reason is not None, refresh_reason=reason)
-        reasons.append(viewer.see(frame, shown).rebuilt)
+        reasons.append(session.see(frame, shown).rebuilt)
         if reasons[-1]:
-            _assert_same(viewer.memory, _at_once(viewer, bench), bench)
+            _assert_same(session.memory, _at_once(session, bench), bench)
     assert reasons[0] is None and reasons[8] == "cut" and "budget" in reasons
 
 
@@ -332,7 +332,7 @@ def test_over_many_frames_and_questions_the_memory_stays_within_the_context(
     tiny: tuple[Any, Any], kept_share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = 160
-    viewer = viewer_of(*tiny, context_tokens=context, kept_share=kept_share, answer_tokens=4)
+    session = session_of(*tiny, context_tokens=context, kept_share=kept_share, answer_tokens=4)
     largest = 0
     run = Memory._run
 
@@ -345,10 +345,10 @@ def test_over_many_frames_and_questions_the_memory_stays_within_the_context(
     monkeypatch.setattr(Memory, "_run", watched)
     rebuilt, sizes = 0, []
     for shown in _shown(30):
-        rebuilt += viewer.see(*shown).rebuilt is not None
+        rebuilt += session.see(*shown).rebuilt is not None
         if shown[0].index % 4 == 0:
-            viewer.ask("Where is the car? " * (1 + shown[0].index % 12))
-        sizes.append(viewer.memory.tokens)
+            session.ask("Where is the car? " * (1 + shown[0].index % 12))
+        sizes.append(session.memory.tokens)
     assert rebuilt > 2
     assert max(sizes) <= context and largest <= context
 
@@ -362,36 +362,36 @@ def _still(index: int, changed: list[tuple[int, int]] = [], brightness: int = 90
 
 
 def test_unchanged_cells_are_not_sent_again_and_changed_ones_are(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny)
+    session = session_of(*tiny)
     cells = some_cells(HW, 8).in_reading_order()
-    assert see(viewer, _still(0), cells).sent == 8
-    again = see(viewer, _still(1), cells)
+    assert see(session, _still(0), cells).sent == 8
+    again = see(session, _still(1), cells)
     assert (again.sent, again.held) == (0, 8)
     place = int(cells.rows[2]), int(cells.columns[2])
     changed = _still(2, [place], brightness=255)
-    fed = see(viewer, changed, cells)
+    fed = see(session, changed, cells)
     assert (fed.sent, fed.held) == (1, 7)
-    entry = viewer.memory.frames[-1]
+    entry = session.memory.frames[-1]
     assert (int(entry.block.cells.rows[0]), int(entry.block.cells.columns[0])) == place
-    whole = viewer.see(_still(3, [place], brightness=255), patches_of(_still(3)))
+    whole = session.see(_still(3, [place], brightness=255), patches_of(_still(3)))
     assert (whole.sent, whole.held) == (12, 8)
 
 
 def test_others_take_the_places_of_cells_that_are_held(tiny: tuple[Any, Any]) -> None:
     """Of a scene that rests everything is shown in the end, best first, and nothing twice."""
-    viewer = viewer_of(*tiny, fills=True)
+    session = session_of(*tiny, fills=True)
     relevance = np.linspace(1, 0, 20, dtype=np.float32).reshape(HW)
-    cells = Cells.whole(HW).take(np.arange(8, dtype=np.int32))
-    fed = [viewer.see(_still(index), patches_of(_still(index), cells, relevance=relevance)) for index in range(4)]
+    cells = Cells.whole(HW).select(np.arange(8, dtype=np.int32))
+    fed = [session.see(_still(index), patches_of(_still(index), cells, relevance=relevance)) for index in range(4)]
     assert [(each.sent, each.held) for each in fed] == [(8, 0), (8, 8), (4, 8), (0, 8)]
-    places = [(entry.block.cells.rows * HW[1] + entry.block.cells.columns).tolist() for entry in viewer.memory.frames]
+    places = [(entry.block.cells.rows * HW[1] + entry.block.cells.columns).tolist() for entry in session.memory.frames]
     assert places == [[*range(8)], [*range(8, 16)], [*range(16, 20)]]
 
 
 @pytest.mark.parametrize("media", ["image", "video"])
 def test_no_frame_costs_more_than_its_budget(tiny: tuple[Any, Any], media: str) -> None:
     """Whatever is held, dropped by a rebuild, or shown coarsely before."""
-    viewer = viewer_of(*tiny, fills=True, context_tokens=90, answer_tokens=1, media=media)
+    session = session_of(*tiny, fills=True, context_tokens=90, answer_tokens=1, media=media)
     rebuilt = 0
     for index in range(40):
         draw = np.random.default_rng(index)
@@ -399,24 +399,24 @@ def test_no_frame_costs_more_than_its_budget(tiny: tuple[Any, Any], media: str) 
         cells.level[-1] = 1
         frame = _still(index, [(int(draw.integers(4)), int(draw.integers(5)))], brightness=int(draw.integers(0, 256)))
         relevance = draw.random(HW, np.float32)
-        fed = viewer.see(frame, patches_of(frame, cells.in_reading_order(), relevance=relevance))
+        fed = session.see(frame, patches_of(frame, cells.in_reading_order(), relevance=relevance))
         rebuilt += fed.rebuilt is not None
         assert fed.error is None and fed.sent <= 10
     assert rebuilt > 3
 
 
 def test_with_novelty_off_everything_is_sent(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, novelty="off")
-    assert [see(viewer, _still(index)).sent for index in range(2)] == [20, 20]
+    session = session_of(*tiny, novelty="off")
+    assert [see(session, _still(index)).sent for index in range(2)] == [20, 20]
 
 
 def test_what_a_rebuild_dropped_is_sent_again_and_what_it_kept_is_not(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, context_tokens=100, kept_share=0.16)
+    session = session_of(*tiny, context_tokens=100, kept_share=0.16)
     cells = some_cells(HW, 16).in_reading_order()
-    assert see(viewer, _still(0), cells).sent == 16
-    viewer._rebuild(viewer._kept_most, "budget")
-    fed = see(viewer, _still(1), cells)
-    kept = [len(entry.block) for entry in viewer.memory.frames]
+    assert see(session, _still(0), cells).sent == 16
+    session._rebuild(session._kept_most, "budget")
+    fed = see(session, _still(1), cells)
+    kept = [len(entry.block) for entry in session.memory.frames]
     assert len(kept) == 2 and 0 < kept[0] < 16
     assert (fed.sent, fed.held) == (kept[1], kept[0]) == (16 - kept[0], kept[0])
 
@@ -425,7 +425,7 @@ def test_what_a_rebuild_dropped_is_sent_again_and_what_it_kept_is_not(tiny: tupl
 def test_what_the_memory_shows_of_a_chosen_cell_is_how_it_looks_now(tiny: tuple[Any, Any], seed: int) -> None:
     """Whatever is sent, held, dropped and rebuilt: the newest token of a place was taken from what is there now."""
     draw = np.random.default_rng(seed)
-    viewer = viewer_of(*tiny, context_tokens=90, half_life_seconds=1000.0)
+    session = session_of(*tiny, context_tokens=90, half_life_seconds=1000.0)
     tiles = draw.integers(0, 256, (3, *HW))
     state = np.zeros(HW, int)
     pictures, rebuilds = [], 0
@@ -435,9 +435,9 @@ def test_what_the_memory_shows_of_a_chosen_cell_is_how_it_looks_now(tiny: tuple[
         pictures.append(greys)
         frame = _frame(index, np.repeat(greys.repeat(32, 0).repeat(32, 1)[..., None], 3, axis=2).astype(np.uint8))
         cells = some_cells(HW, 9, seed=100 * seed + index)
-        rebuilds += viewer.see(frame, patches_of(frame, cells)).rebuilt is not None
+        rebuilds += session.see(frame, patches_of(frame, cells)).rebuilt is not None
         newest = np.full(HW, -1)
-        for entry in viewer.memory.frames:
+        for entry in session.memory.frames:
             newest[entry.block.cells.rows, entry.block.cells.columns] = entry.frame_index
         for row, column in zip(cells.rows, cells.columns, strict=True):
             assert newest[row, column] >= 0, (index, row, column)
@@ -458,20 +458,20 @@ def test_what_the_memory_shows_of_a_chosen_cell_is_how_it_looks_now(tiny: tuple[
 def test_a_frame_that_breaks_off_leaves_the_memory_as_it_was(
     tiny: tuple[Any, Any], bench: Bench, failure: BaseException, layer: int, empty: bool, monkeypatch: Any
 ) -> None:
-    viewer, steady = viewer_of(*tiny), viewer_of(*tiny)
+    session, steady = session_of(*tiny), session_of(*tiny)
     first, second, third = _shown(3)
     if not empty:
-        viewer.see(*first)
+        session.see(*first)
         steady.see(*first)
-    before = viewer.memory.tokens, list(viewer.memory.places), viewer.memory.position
+    before = session.memory.tokens, list(session.memory.places), session.memory.position
     with monkeypatch.context() as patched:
         patched.setattr(tiny[0].model.language_model.layers[layer].mlp, "forward", _raising(failure))
         with pytest.raises(type(failure)):
-            viewer.see(*second)
-    assert (viewer.memory.tokens, viewer.memory.places, viewer.memory.position) == before
+            session.see(*second)
+    assert (session.memory.tokens, session.memory.places, session.memory.position) == before
     for shown in (second, third):
-        assert viewer.see(*shown).sent == steady.see(*shown).sent > 0
-    _assert_same(viewer.memory, steady.memory, bench)
+        assert session.see(*shown).sent == steady.see(*shown).sent > 0
+    _assert_same(session.memory, steady.memory, bench)
 
 
 @EVERY_FAMILY
@@ -479,31 +479,31 @@ def test_a_frame_that_breaks_off_leaves_the_memory_as_it_was(
 def test_a_question_that_breaks_off_leaves_the_memory_as_it_was(
     tiny: tuple[Any, Any], failure: BaseException, monkeypatch: Any
 ) -> None:
-    viewer = viewer_of(*tiny)
+    session = session_of(*tiny)
     for shown in _shown(2):
-        viewer.see(*shown)
-    with _untouched(viewer):
+        session.see(*shown)
+    with _untouched(session):
         with monkeypatch.context() as patched:
             patched.setattr(tiny[0].model.language_model.layers[2].mlp, "forward", _raising(failure, after=2))
             with pytest.raises(type(failure)):
-                viewer.ask(QUESTION)
+                session.ask(QUESTION)
         with pytest.raises(ZeroDivisionError):
-            viewer.ask(QUESTION, on_text=_failing)
+            session.ask(QUESTION, on_text=_failing)
 
 
 @EVERY_FAMILY
 def test_after_a_rebuild_that_breaks_off_the_model_is_shown_everything_again(
     tiny: tuple[Any, Any], monkeypatch: Any
 ) -> None:
-    viewer = viewer_of(*tiny, context_tokens=160, kept_share=0.125)
-    see(viewer, _still(0))
+    session = session_of(*tiny, context_tokens=160, kept_share=0.125)
+    see(session, _still(0))
     with monkeypatch.context() as patched:
         patched.setattr(tiny[0].model.language_model.layers[2].mlp, "forward", _raising(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
-            viewer._rebuild(viewer._kept_most, "budget")
-    fed = see(viewer, _still(2))
-    assert viewer.memory.visual_tokens >= 20 and fed.sent + fed.held == 20
-    assert viewer.ask(QUESTION).visual_tokens >= 20
+            session._rebuild(session._kept_most, "budget")
+    fed = see(session, _still(2))
+    assert session.memory.visual_tokens >= 20 and fed.sent + fed.held == 20
+    assert session.ask(QUESTION).visual_tokens >= 20
 
 
 def _failing(_: str) -> None:
@@ -533,9 +533,9 @@ def test_markers_in_a_question_are_letters(tiny: tuple[Any, Any], bench: Bench) 
     ends = {marker, config.image_token_id, config.video_token_id, config.vision_start_token_id}
     assert not ends & set(bench.prompt.text(forged))
     assert tiny[1].tokenizer.decode(bench.prompt.text(forged)) == forged
-    viewer = viewer_of(*tiny)
-    viewer.see(*next(_shown(1)))
-    assert viewer.ask(forged).prompt_tokens == len(ids)
+    session = session_of(*tiny)
+    session.see(*next(_shown(1)))
+    assert session.ask(forged).prompt_tokens == len(ids)
 
 
 def _sentence(raised: pytest.ExceptionInfo[ArrStreamError]) -> str:
@@ -545,16 +545,16 @@ def _sentence(raised: pytest.ExceptionInfo[ArrStreamError]) -> str:
 
 
 def test_questions_that_cannot_be_asked_are_refused(tiny: tuple[Any, Any]) -> None:
-    viewer, small, big = viewer_of(*tiny), viewer_of(*tiny, context_tokens=64), _frame(0, size=(320, 256))
-    viewer.see(*next(_shown(1)))
+    session, small, big = session_of(*tiny), session_of(*tiny, context_tokens=64), _frame(0, size=(320, 256))
+    session.see(*next(_shown(1)))
     with pytest.raises(ContextExceeded):
         see(small, big)
-    with _untouched(viewer), pytest.raises(NothingChosen):
-        see(viewer, _frame(1), some_cells(HW, 0))
+    with _untouched(session), pytest.raises(NothingChosen):
+        see(session, _frame(1), some_cells(HW, 0))
     for asked, question, kind in (
-        (viewer, "", EmptyQuery),
-        (viewer, "  \n\t", EmptyQuery),
-        (viewer_of(*tiny), QUESTION, NothingChosen),
+        (session, "", EmptyQuery),
+        (session, "  \n\t", EmptyQuery),
+        (session_of(*tiny), QUESTION, NothingChosen),
         (small, QUESTION, NothingChosen),
     ):
         with pytest.raises(kind) as raised:
@@ -563,79 +563,79 @@ def test_questions_that_cannot_be_asked_are_refused(tiny: tuple[Any, Any]) -> No
 
 
 def test_a_question_longer_than_the_context_is_refused_and_nothing_is_lost(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, context_tokens=128)
-    viewer.see(*next(_shown(1)))
-    with _untouched(viewer), pytest.raises(ContextExceeded) as raised:
-        viewer.ask("Where\nis the red car? " * 40)
+    session = session_of(*tiny, context_tokens=128)
+    session.see(*next(_shown(1)))
+    with _untouched(session), pytest.raises(ContextExceeded) as raised:
+        session.ask("Where\nis the red car? " * 40)
     assert "128" in _sentence(raised)
-    assert viewer.ask(QUESTION).visual_tokens == 12
+    assert session.ask(QUESTION).visual_tokens == 12
 
 
 @EVERY_FAMILY
 def test_a_long_question_makes_room_for_itself(tiny: tuple[Any, Any], bench: Bench) -> None:
-    viewer = viewer_of(*tiny, context_tokens=128)
+    session = session_of(*tiny, context_tokens=128)
     for shown in _shown(6):
-        viewer.see(*shown)
-    tokens = viewer.memory.tokens
-    answer = viewer.ask("Where is the red car? " * 8)
+        session.see(*shown)
+    tokens = session.memory.tokens
+    answer = session.ask("Where is the red car? " * 8)
     assert answer.memory_tokens + answer.prompt_tokens + 6 <= 128 and answer.memory_tokens < tokens
     assert answer.visual_tokens > 0
-    _assert_same(viewer.memory, _at_once(viewer, bench), bench)
+    _assert_same(session.memory, _at_once(session, bench), bench)
 
 
 @pytest.mark.parametrize("media", ["image", "video"])
 def test_more_cells_than_the_context_holds_are_refused_and_the_stream_goes_on(
     tiny: tuple[Any, Any], media: str
 ) -> None:
-    viewer = viewer_of(*tiny, context_tokens=64, media=media)
+    session = session_of(*tiny, context_tokens=64, media=media)
     for at in (0, 1):
-        see(viewer, _frame(at), some_cells(HW, 5, seed=at))
-    with _untouched(viewer), pytest.raises(ContextExceeded) as raised:
+        see(session, _frame(at), some_cells(HW, 5, seed=at))
+    with _untouched(session), pytest.raises(ContextExceeded) as raised:
         for at in (2, 3):
-            see(viewer, _frame(at, size=(320, 256)))
+            see(session, _frame(at, size=(320, 256)))
     assert "80" in _sentence(raised) and "64" not in str(raised.value).split("tokens")[0]
     sent = 0
     for at in (4, 5):
-        sent += see(viewer, _frame(at), some_cells(HW, 5, seed=at)).sent
-    assert sent >= 5 and viewer.ask(QUESTION).frame_index == 5
+        sent += see(session, _frame(at), some_cells(HW, 5, seed=at)).sent
+    assert sent >= 5 and session.ask(QUESTION).frame_index == 5
 
 
 @pytest.mark.parametrize("media", ["video", "image"])
 def test_frames_of_another_size_go_on_in_the_same_memory(tiny: tuple[Any, Any], bench: Bench, media: str) -> None:
-    viewer = viewer_of(*tiny, media=media)
+    session = session_of(*tiny, media=media)
     for at, size in enumerate([SIZE, SIZE, SIZE, (96, 64), (96, 64), (96, 64), SIZE]):
         changed = at in (3, 6)
         reason = "size" if changed else None
-        see(viewer, _frame(at, size=size), keyframe=changed or at == 0, refresh_reason=reason)
-    viewer.ask(QUESTION)
-    grids = [entry.block.cells.grid_hw for entry in viewer.memory.frames]
+        see(session, _frame(at, size=size), keyframe=changed or at == 0, refresh_reason=reason)
+    session.ask(QUESTION)
+    grids = [entry.block.cells.grid_hw for entry in session.memory.frames]
     assert grids[0] == HW and (2, 3) in grids and grids[-1] == HW
-    _assert_same(viewer.memory, _at_once(viewer, bench), bench)
+    _assert_same(session.memory, _at_once(session, bench), bench)
 
 
 @pytest.mark.parametrize("media", ["image", "video"])
 def test_after_a_cut_everything_is_sent(tiny: tuple[Any, Any], media: str) -> None:
-    viewer = viewer_of(*tiny, media=media, context_tokens=160, kept_share=0.125)
+    session = session_of(*tiny, media=media, context_tokens=160, kept_share=0.125)
     for index in range(3):
-        see(viewer, _still(index))
-    fed = see(viewer, _still(3), keyframe=True, refresh_reason="cut")
+        see(session, _still(index))
+    fed = see(session, _still(3), keyframe=True, refresh_reason="cut")
     assert fed.rebuilt == "cut"
     if media == "video":
-        fed = see(viewer, _still(4))
+        fed = see(session, _still(4))
     assert fed.sent == 20
-    fed = see(viewer, _frame(5, size=(96, 64)), keyframe=True, refresh_reason="cut")
+    fed = see(session, _frame(5, size=(96, 64)), keyframe=True, refresh_reason="cut")
     if media == "video":
-        fed = see(viewer, _frame(6, size=(96, 64)))
+        fed = see(session, _frame(6, size=(96, 64)))
     assert fed.sent == 6, "to another size"
 
 
 @EVERY_FAMILY
 def test_after_closing_it_starts_anew(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny)
-    see(viewer, _still(0))
-    viewer.close()
-    viewer.close()
-    assert viewer.memory.tokens == 0
+    session = session_of(*tiny)
+    see(session, _still(0))
+    session.close()
+    session.close()
+    assert session.memory.tokens == 0
     with pytest.raises(NothingChosen):
-        viewer.ask(QUESTION)
-    assert see(viewer, _still(0)).sent == 20
+        session.ask(QUESTION)
+    assert see(session, _still(0)).sent == 20

@@ -38,7 +38,7 @@ from arr_stream.errors import (
 from arr_stream.patch_set import Answer
 from arr_stream.plain_text import AnswerText, PlainText, plain
 from arr_stream.types import Frame
-from arr_stream.vlm.server import ServerViewer, chat
+from arr_stream.vlm.server import ServerSession, chat
 from arr_stream.vlm.server.chat import ChatServer
 from arr_stream.vlm.server.endpoint import Endpoint
 from arr_stream.vlm.server.packing import pack
@@ -66,12 +66,12 @@ def frame_at(index: int, size_wh: tuple[int, int] = (320, 256)) -> Frame:
 
 
 @contextmanager
-def viewer(
+def session(
     url: str, *, frames: int = 1, size_wh: tuple[int, int] = (320, 256), **changes: Any
-) -> Iterator[ServerViewer]:
+) -> Iterator[ServerSession]:
     settings = {"model": "m", "timeout_seconds": 5.0} | changes
     with patch.object(chat, "RETRIES", settings.pop("retries", 0)):
-        watching = ServerViewer(VlmSettings(endpoint=url, **settings))
+        watching = ServerSession(VlmSettings(endpoint=url, **settings))
     try:
         for index in range(frames):
             frame = frame_at(index, size_wh)
@@ -82,13 +82,13 @@ def viewer(
 
 
 def ask(*behaviours: Behaviour, **changes: Any) -> tuple[Answer, FakeServer]:
-    with FakeServer(*behaviours) as server, viewer(server.url, **changes) as watching:
+    with FakeServer(*behaviours) as server, session(server.url, **changes) as watching:
         return watching.ask("what is there?"), server
 
 
 def fails(*behaviours: Behaviour, **changes: Any) -> tuple[str, FakeServer]:
     """The one line that a question to a bad server ends with."""
-    with FakeServer(*behaviours) as server, viewer(server.url, **changes) as watching:
+    with FakeServer(*behaviours) as server, session(server.url, **changes) as watching:
         with pytest.raises(ServerFailed) as caught:
             watching.ask("what is there?")
         line = str(caught.value)
@@ -138,18 +138,18 @@ def test_earlier_frames_are_kept_as_far_as_the_context_goes() -> None:
 
 
 def test_pieces_come_as_they_arrive_in_the_callers_thread_whose_errors_hang_up() -> None:
-    heard: list[tuple[str, str]] = []
+    on_message: list[tuple[str, str]] = []
 
     def hear(text: str) -> None:
-        heard.append((text, threading.current_thread().name))
-        if len(heard) == 3:
+        on_message.append((text, threading.current_thread().name))
+        if len(on_message) == 3:
             raise ZeroDivisionError
 
-    with FakeServer(hangs("a", "b", "c")) as server, viewer(server.url) as watching:
+    with FakeServer(hangs("a", "b", "c")) as server, session(server.url) as watching:
         with pytest.raises(ZeroDivisionError):
             watching.ask("?", on_text=hear)
         assert server.hung_up.wait(2)
-    assert heard == [(text, threading.current_thread().name) for text in "abc"]
+    assert on_message == [(text, threading.current_thread().name) for text in "abc"]
 
 
 # What is asked wrongly.
@@ -157,13 +157,16 @@ def test_pieces_come_as_they_arrive_in_the_callers_thread_whose_errors_hang_up()
 
 def test_bad_questions_cost_no_request() -> None:
     with FakeServer(says("ok")) as server:
-        with viewer(server.url) as watching, pytest.raises(EmptyQuery):
+        with session(server.url) as watching, pytest.raises(EmptyQuery):
             watching.ask(" \n")
-        with viewer(server.url, frames=0) as watching, pytest.raises(NothingChosen, match="no frame was shown"):
+        with session(server.url, frames=0) as watching, pytest.raises(NothingChosen, match="no frame was shown"):
             watching.ask("what?")
-        with viewer(server.url, context_tokens=600) as watching, pytest.raises(ContextExceeded, match="ask more brief"):
+        with (
+            session(server.url, context_tokens=600) as watching,
+            pytest.raises(ContextExceeded, match="ask more brief"),
+        ):
             watching.ask("why? " * 500)
-        with pytest.raises(ContextExceeded, match=r"frame 0 takes .* tokens"), viewer(server.url, context_tokens=200):
+        with pytest.raises(ContextExceeded, match=r"frame 0 takes .* tokens"), session(server.url, context_tokens=200):
             pass
         assert not server.requests
 
@@ -173,15 +176,15 @@ def test_bad_questions_cost_no_request() -> None:
 )
 def test_an_endpoint_that_is_no_web_address_is_refused(endpoint: str) -> None:
     with pytest.raises(InvalidSetting, match=r"vlm\.endpoint"):
-        ServerViewer(VlmSettings(endpoint=endpoint, model="m"))
+        ServerSession(VlmSettings(endpoint=endpoint, model="m"))
 
 
 def test_a_model_must_be_named_and_openai_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidSetting, match="no model is named"):
-        ServerViewer(VlmSettings(endpoint="http://127.0.0.1:1/v1"))
+        ServerSession(VlmSettings(endpoint="http://127.0.0.1:1/v1"))
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(BackendUnavailable, match=r"arr-stream\[vlm\]"):
-        ServerViewer(VlmSettings(endpoint="http://127.0.0.1:1/v1", model="m"))
+        ServerSession(VlmSettings(endpoint="http://127.0.0.1:1/v1", model="m"))
 
 
 # Attempts.
@@ -223,7 +226,7 @@ def test_a_server_that_is_down_is_said_to_be() -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         with (
-            viewer(url, retries=1) as watching,
+            session(url, retries=1) as watching,
             pytest.raises(ServerFailed, match=r"no connection: .*(refused|failed)"),
         ):
             watching.ask("what?")
@@ -253,7 +256,7 @@ def test_drop_by_drop_ends_too() -> None:
     ],
 )
 def test_fields_that_a_server_does_not_take_are_left_out(message: str, kept: set[str]) -> None:
-    with FakeServer(status(400, message), says("ok")) as server, viewer(server.url) as watching:
+    with FakeServer(status(400, message), says("ok")) as server, session(server.url) as watching:
         assert watching.ask("what?").text == "ok" and watching.ask("and now?").text == "ok"
     assert len(server.requests) == 3
     for request in server.requests[1:]:
@@ -292,7 +295,7 @@ def streams(*events: object) -> Behaviour:
     ],
 )
 def test_nonsense_is_named(behaviour: Behaviour, said: str) -> None:
-    with FakeServer(behaviour) as server, viewer(server.url) as watching:
+    with FakeServer(behaviour) as server, session(server.url) as watching:
         try:
             answer = watching.ask("what?")
         except ServerFailed as error:
@@ -381,7 +384,7 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch, caplog
     echoes += [body(f"<p>{KEY}</p>".encode(), "text/html"), streams({"error": {"message": KEY}})]
     echoes += [lambda exchange: exchange.body(b"", 307, Location=f"http://other/?q={KEY}")]
     for behaviour in echoes:
-        with FakeServer(behaviour) as server, viewer(server.url, key_variable="MY_KEY") as watching:
+        with FakeServer(behaviour) as server, session(server.url, key_variable="MY_KEY") as watching:
             with pytest.raises(ServerFailed) as caught:
                 watching.ask("what?")
             assert server.headers[0]["authorization"] == f"Bearer {KEY}"
@@ -400,7 +403,7 @@ def test_a_refused_key_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_key_that_no_header_holds_is_refused_unshown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-one\nsk-two")
     with pytest.raises(InvalidSetting) as caught:
-        ServerViewer(VlmSettings(endpoint="http://127.0.0.1:1/v1", model="m"))
+        ServerSession(VlmSettings(endpoint="http://127.0.0.1:1/v1", model="m"))
     assert "OPENAI_API_KEY" in str(caught.value) and "sk-" not in str(caught.value)
 
 
@@ -408,7 +411,7 @@ def test_a_password_in_the_address_is_used_and_never_shown(caplog: pytest.LogCap
     caplog.set_level(logging.DEBUG)
     with FakeServer(status(500, "no")) as server:
         url = server.url.replace("http://", "http://me:hunter22@") + "?api-key=topsecret1"
-        with viewer(url) as watching, pytest.raises(ServerFailed) as caught:
+        with session(url) as watching, pytest.raises(ServerFailed) as caught:
             watching.ask("what?")
     sent = base64.b64decode(server.headers[0]["authorization"].removeprefix("Basic ")).decode()
     assert sent == "me:hunter22"
@@ -429,11 +432,11 @@ def test_certificates_are_checked(certificate: Path, monkeypatch: pytest.MonkeyP
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)
     with FakeServer(says("ok"), tls=tls) as server:
-        with viewer(server.url) as watching, pytest.raises(ServerFailed, match="certificate is not trusted"):
+        with session(server.url) as watching, pytest.raises(ServerFailed, match="certificate is not trusted"):
             watching.ask("what?")
         assert not server.requests
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        with viewer(server.url) as watching:
+        with session(server.url) as watching:
             assert watching.ask("what?").text == "ok"
 
 
@@ -451,7 +454,7 @@ def test_no_proxy_comes_between_this_machine_and_itself(monkeypatch: pytest.Monk
 def test_stop_ends_a_question(behaviour: Behaviour, seconds: float) -> None:
     """At once: the server would hang for good, and openai wait for a minute."""
     stop = threading.Event()
-    with FakeServer(behaviour) as server, viewer(server.url, retries=1) as watching:
+    with FakeServer(behaviour) as server, session(server.url, retries=1) as watching:
         timer = threading.Timer(seconds, stop.set)
         timer.start()
         if not seconds:
@@ -466,13 +469,13 @@ def test_stop_ends_a_question(behaviour: Behaviour, seconds: float) -> None:
 def test_closing_calls_off_what_another_thread_asks() -> None:
     failures: list[ArrStreamError] = []
 
-    def wait(watching: ServerViewer) -> None:
+    def wait(watching: ServerSession) -> None:
         try:
             watching.ask("what?")
         except ArrStreamError as error:
             failures.append(error)
 
-    with FakeServer(hangs()) as server, viewer(server.url) as watching:
+    with FakeServer(hangs()) as server, session(server.url) as watching:
         asking = threading.Thread(target=wait, args=(watching,))
         asking.start()
         until(lambda: bool(server.requests), 5.0)
@@ -483,7 +486,7 @@ def test_closing_calls_off_what_another_thread_asks() -> None:
 
 
 def test_questions_can_be_asked_from_several_threads() -> None:
-    with FakeServer(says("ok")) as server, viewer(server.url, frames=2) as watching:
+    with FakeServer(says("ok")) as server, session(server.url, frames=2) as watching:
         answers: list[str] = []
         threads = [threading.Thread(target=lambda: answers.append(watching.ask("what?").text)) for _ in range(4)]
         for thread in threads:
@@ -547,13 +550,13 @@ def test_a_true_server_sees_what_was_packed(tiny_qwen: Path, tmp_path: Path, mon
     )
     with (
         serving(tiny_qwen, tmp_path / "log") as url,
-        viewer(url, model=str(tiny_qwen), frames=3, answer_tokens=8, timeout_seconds=60.0) as watching,
+        session(url, model=str(tiny_qwen), frames=3, answer_tokens=8, timeout_seconds=60.0) as watching,
     ):
-        heard: list[str] = []
-        answer = watching.ask("What is there?", on_text=heard.append)
-        with viewer(url, model="another") as wrong, pytest.raises(ServerFailed, match="refuses the request"):
+        on_message: list[str] = []
+        answer = watching.ask("What is there?", on_text=on_message.append)
+        with session(url, model="another") as wrong, pytest.raises(ServerFailed, match="refuses the request"):
             wrong.ask("What is there?")
-    assert "".join(heard) == answer.text and answer.finish in ("length", "stop") and answer.error is None
+    assert "".join(on_message) == answer.text and answer.finish in ("length", "stop") and answer.error is None
 
     model, processor = load_tiny(tiny_qwen)
     for part in sent[0][-1]["content"]:

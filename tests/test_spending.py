@@ -26,7 +26,7 @@ from arr_stream.vlm.watcher import Plan, Watcher
 from tests.conftest import Run
 from tests.media import write_video
 from tests.scenes import background, moving_square, square_cells
-from tests.test_watching import ScriptedViewer
+from tests.test_watching import ScriptedSession
 
 BASE = {"keyframes.text": "none", "keyframes.clusters": "grid", "selection.budget": "12", "selection.per_second": 60.0}
 MOST = 12
@@ -168,7 +168,7 @@ def test_what_was_not_shown_costs_nothing_and_is_offered_again() -> None:
     frames = [Frame(index, 0.0, moving_square(1)[0].rgb) for index in range(3)]
     pipeline = _pipeline()
     first = pipeline.step(frames[0])
-    pipeline.take_back()
+    pipeline.undo_last_selection()
     assert _cells(pipeline.step(frames[1])) == _cells(first)
     assert len(pipeline.step(frames[2])) == 0
 
@@ -177,8 +177,8 @@ def test_what_rests_is_sent_once_more_after_the_model_lost_it(visited: list[Fram
     later = []
     for rebuilt_on in (None, 0):
         pipeline = _pipeline()
-        viewer = ScriptedViewer(rebuilt_on=rebuilt_on)
-        watcher = Watcher(viewer, Plan("what?"), fps=FPS, forget_sent=pipeline.forget_sent)
+        session = ScriptedSession(rebuilt_on=rebuilt_on)
+        watcher = Watcher(session, Plan("what?"), fps=FPS, forget_sent=pipeline.forget_sent)
         tokens = [watcher.watch(frame, pipeline.step(frame)).tokens for frame in visited[: EVENT[0]]]
         later.append(sum(tokens[1:]))
     assert later[1] >= later[0] + MOST / 2
@@ -186,15 +186,15 @@ def test_what_rests_is_sent_once_more_after_the_model_lost_it(visited: list[Fram
 
 def test_a_model_is_shown_all_that_is_paid_for_and_no_empty_frame(visited: list[Frame], tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip.mp4", [frame.rgb for frame in visited], fps=FPS)
-    viewer = ScriptedViewer()
+    session = ScriptedSession()
     # The square counts alike wherever it is on its way.
     settings = Settings().with_values(
         BASE | {"scoring.fovea": 0.0, "scoring.change": 0.0, "scoring.change_moving": 0.0}
     )
     with arr_stream.open(clip, budget=12, budget_per_second=20, settings=settings) as stream:
-        watcher = Watcher(viewer, Plan("what?"), fps=5, pass_over=stream.pipeline.take_back)
+        watcher = Watcher(session, Plan("what?"), fps=5, pass_over=stream.pipeline.undo_last_selection)
         told = [watcher.watch(stream.frame, patches, "last" if patches.index == 119 else None) for patches in stream]
-    shown = [len(patches) for patches in viewer.shown]
+    shown = [len(patches) for patches in session.shown]
     assert 0 not in shown and shown[0] == MOST
     assert max(shown[1:]) > 4, "what came in between two shown frames is there for the next"
     assert sum(shown) <= MOST + 20 * visited[-1].pts_seconds

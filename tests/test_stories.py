@@ -81,7 +81,7 @@ def test_training_reads_as_the_product_does(training: Any) -> None:
             for block in example.blocks:
                 grid = Grid((block.first.shape[1], block.first.shape[0]), *block.encoded.grid_hw)
                 mode = "sparse" if len(block.kept) == len(block.encoded) else "prune"
-                cells = block.encoded.take(block.kept.astype(np.int32))
+                cells = block.encoded.select(block.kept.astype(np.int32))
                 fed = Feeder(adapter, training.losses.NORMALISATION, mode).feed(block.first, block.second, cells)
                 media = "image" if block.seconds is None else "video"
                 memory.append([FrameEntry(fed, grid, 0, block.seconds or 0.0, media)])

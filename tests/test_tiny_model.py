@@ -19,8 +19,8 @@ from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions, token_positions
-from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-from arr_stream.web.viewers import DeferredViewer
+from arr_stream.vlm.qwen3_vl.session import QwenSession
+from arr_stream.web.sessions import DeferredSession
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 from tests.conftest import Run
 
@@ -41,7 +41,7 @@ def tiny() -> LoadedModel:
 def test_the_network_is_that_of_transformers(tiny: LoadedModel) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     true = loaded(str(shipped_folder(TINY_QWEN)))
-    cells = Cells.whole((4, 7)).take(np.array([0, 3, 5, 9, 20, 27], np.int32))
+    cells = Cells.whole((4, 7)).select(np.array([0, 3, 5, 9, 20, 27], np.int32))
     rows = torch.rand(4 * len(cells), 1536, generator=torch.Generator().manual_seed(0)) * 2 - 1
     begin, question = tiny.tokenizer("user\n")["input_ids"], tiny.tokenizer(QUESTION)["input_ids"]
     assert question == true.tokenizer(QUESTION, add_special_tokens=False)["input_ids"]
@@ -110,23 +110,23 @@ def test_what_it_is_asked_about_is_looked_for_by_the_encoder_that_knows_shapes()
 class _Broken:
     """Makes a viewer at the second attempt."""
 
-    def __init__(self, made: QwenViewer) -> None:
+    def __init__(self, made: QwenSession) -> None:
         self._made = made
         self.attempts = 0
 
-    def __call__(self) -> QwenViewer:
+    def __call__(self) -> QwenSession:
         self.attempts += 1
         if self.attempts == 1:
             raise BackendUnavailable("not yet", remedy="again")
         return self._made
 
 
-def test_a_deferred_viewer_is_made_by_the_first_question(tiny: LoadedModel) -> None:
+def test_a_deferred_session_is_made_by_the_first_question(tiny: LoadedModel) -> None:
     import arr_stream
 
     settings = answering(Settings.load(None, ["keyframes.text=none", "selection.budget=40"]))
-    at_once, make = QwenViewer(tiny, settings), _Broken(QwenViewer(tiny, settings))
-    deferred = DeferredViewer(TINY, make)
+    at_once, make = QwenSession(tiny, settings), _Broken(QwenSession(tiny, settings))
+    deferred = DeferredSession(TINY, make)
     with arr_stream.open(SHAPES, query="circle", settings=settings, max_frames=3) as stream:
         shown = [(stream.frame, patches) for patches in stream]
     for frame, patches in shown:

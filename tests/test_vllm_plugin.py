@@ -22,12 +22,12 @@ from safetensors.torch import load_file, save_file
 
 from arr_stream.config import Settings
 from arr_stream.types import ByteArray, FloatArray, Frame
-from arr_stream.vlm import make_viewer
+from arr_stream.vlm import make_session
 from arr_stream.vlm.qwen3_vl.carrier import MAGIC
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.loading import load
-from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-from arr_stream.vlm.server.carrying import CarryingViewer
+from arr_stream.vlm.qwen3_vl.session import QwenSession
+from arr_stream.vlm.server.carrying import CarryingSession
 from arr_stream.vlm.server.chat import ChatServer
 from arr_stream.vlm.server.endpoint import Endpoint
 from arr_stream.weights.catalogue import shipped_folder
@@ -129,7 +129,7 @@ def drawn(seed: int = 0, size_wh: tuple[int, int] = SIZE_WH) -> ByteArray:
 
 
 def some(count: int, seed: int = 0, grid_hw: tuple[int, int] = (9, 12)) -> Cells:
-    return Cells.whole(grid_hw).take(np.sort(np.random.default_rng(seed).permutation(108)[:count]).astype(np.int32))
+    return Cells.whole(grid_hw).select(np.sort(np.random.default_rng(seed).permutation(108)[:count]).astype(np.int32))
 
 
 def settings_of(server: VllmServer | None = None, **vlm: Any) -> Settings:
@@ -139,26 +139,26 @@ def settings_of(server: VllmServer | None = None, **vlm: Any) -> Settings:
     )
 
 
-def near(settings: Settings) -> QwenViewer:
+def near(settings: Settings) -> QwenSession:
     """The same model here."""
-    return QwenViewer(load(settings.vlm, settings.models), settings)
+    return QwenSession(load(settings.vlm, settings.models), settings)
 
 
-def far(server: VllmServer, settings: Settings) -> CarryingViewer:
+def far(server: VllmServer, settings: Settings) -> CarryingSession:
     endpoint = Endpoint.parse(server.address, "OPENAI_API_KEY")
     chat = ChatServer(endpoint, "tiny", timeout_seconds=60)
     chat.close()  # It is not asked by itself here.
-    return CarryingViewer(chat, settings)
+    return CarryingSession(chat, settings)
 
 
-def logs_here(viewer: QwenViewer, question: str) -> list[float]:
+def logs_here(session: QwenSession, question: str) -> list[float]:
     """The five highest log probabilities of an answer's first token."""
-    return sorted(all_logs_here(viewer, question), reverse=True)[:5]
+    return sorted(all_logs_here(session, question), reverse=True)[:5]
 
 
-def all_logs_here(viewer: QwenViewer, question: str) -> list[float]:
+def all_logs_here(session: QwenSession, question: str) -> list[float]:
     """The log probabilities of an answer's first token, by token."""
-    memory = viewer.memory
+    memory = session.memory
     with memory.kept():
         hidden = memory.read(memory.prompt.question(question), memory.position)
         logs: list[float] = memory.adapter.logits(hidden).float().log_softmax(dim=-1).detach().tolist()
@@ -199,13 +199,15 @@ def test_the_same_as_here(server: VllmServer, case: str) -> None:
     np.testing.assert_allclose(logs, logs_here(here, QUESTION), atol=CLOSE)
 
 
-def show(case: str, here: QwenViewer, there: CarryingViewer) -> None:
+def show(case: str, here: QwenSession, there: CarryingSession) -> None:
     index = 0
     for number, (cells, media) in enumerate(CASES[case]):
         for _ in range(2 if media == "video" else 1):
             frame = Frame(index, index / 2, drawn(number + 10 * index if media == "video" else number))
             finer = cells.quarter[cells.level == -1]
-            patches = patches_of(frame, cells.take((cells.level >= 0) | (cells.quarter == 0)) if len(finer) else cells)
+            patches = patches_of(
+                frame, cells.select((cells.level >= 0) | (cells.quarter == 0)) if len(finer) else cells
+            )
             assert here.see(frame, patches).sent == there.see(frame, patches).sent
             index += 1
 
@@ -294,21 +296,21 @@ def test_many_at_once_are_answered_as_one_by_one(server: VllmServer) -> None:
 
 def test_the_memory_of_a_stream_is_computed_once(server: VllmServer) -> None:
     """60 frames of half a second, a question every ten."""
-    viewer = make_viewer(settings_of(server, media="video"))
+    session = make_session(settings_of(server, media="video"))
     computed, shown, asked = 0, 0, 0
     try:
         for index in range(60):
             frame = Frame(index, index / 2, drawn(index) ^ np.uint8(24 * (index // 2 % 10)))
-            shown += viewer.see(frame, patches_of(frame, some(30, index))).sent
+            shown += session.see(frame, patches_of(frame, some(30, index))).sent
             if index % 10 == 9:
-                answer = viewer.ask(QUESTION)
+                answer = session.ask(QUESTION)
                 asked += 1
                 assert answer.error is None and answer.finish in ("stop", "length")
                 computed += answer.prompt_tokens - answer.cached_tokens
                 assert answer.note is None or "true places" in answer.note
         new = answer.prompt_tokens + 12 * (asked - 1)
     finally:
-        viewer.close()
+        session.close()
     assert shown > 600
     assert computed <= 1.2 * new, (computed, new)
 
@@ -400,25 +402,25 @@ def test_a_stock_server_gets_crops_and_a_changed_one_is_noticed(tmp_path_factory
     folder, port = tmp_path_factory.mktemp("vllm"), free_port()
     frames = [Frame(index, index / 2, drawn(index)) for index in range(12)]
     with started(folder / "first", *PLUGIN, port=port) as server:
-        viewer = make_viewer(settings_of(server))
+        session = make_session(settings_of(server))
         for frame in frames[:3]:
-            viewer.see(frame, patches_of(frame, some(20, frame.index)))
-        assert "true places" in (viewer.ask(QUESTION).note or "")
+            session.see(frame, patches_of(frame, some(20, frame.index)))
+        assert "true places" in (session.ask(QUESTION).note or "")
     with pytest.raises(Exception, match="no connection"):
-        viewer.ask(QUESTION)
+        session.ask(QUESTION)
     with started(folder / "second", *PLUGIN, port=port):
         for frame in frames[3:]:
-            viewer.see(frame, patches_of(frame, some(20, frame.index)))
-        answer = viewer.ask(QUESTION)
+            session.see(frame, patches_of(frame, some(20, frame.index)))
+        answer = session.ask(QUESTION)
         assert answer.error is None and answer.visual_tokens > 100
     with started(folder / "third", port=port) as server:
         with pytest.raises(Exception, match="took cells for whole pictures"):
-            viewer.ask(QUESTION)
-        viewer.close()
-        viewer = make_viewer(settings_of(server))
-        viewer.see(frames[0], patches_of(frames[0], some(20)))
-        assert "crops" in (viewer.ask(QUESTION).note or "")
-        viewer.close()
+            session.ask(QUESTION)
+        session.close()
+        session = make_session(settings_of(server))
+        session.see(frames[0], patches_of(frames[0], some(20)))
+        assert "crops" in (session.ask(QUESTION).note or "")
+        session.close()
 
 
 def picture_part(png: bytes) -> dict[str, Any]:

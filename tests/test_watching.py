@@ -18,7 +18,7 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_answers, read_records
 from arr_stream.run import run
 from arr_stream.types import FloatArray, Frame
-from arr_stream.vlm.viewer import OnText, Stop
+from arr_stream.vlm.session import OnText, Stop
 from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 from tests.live_fakes import LIGHT
 from tests.media import moving_frames, write_video
@@ -26,7 +26,7 @@ from tests.media import moving_frames, write_video
 FPS = 10
 
 
-class ScriptedViewer:
+class ScriptedSession:
     """Remembers what it was shown; fails where it is told to."""
 
     name = "scripted"
@@ -92,16 +92,16 @@ def _watched(clip: Path, watcher: Watcher) -> Iterator[PatchSet]:
 
 
 def test_frames_are_shown_at_the_rate_that_was_asked_for(clip: Path) -> None:
-    viewer = ScriptedViewer()
-    fed = [patches for patches in _watched(clip, Watcher(viewer, Plan("what?"), fps=2)) if patches.feeding is not None]
+    session = ScriptedSession()
+    fed = [patches for patches in _watched(clip, Watcher(session, Plan("what?"), fps=2)) if patches.feeding is not None]
     assert [patches.index for patches in fed] == [0, 5, 10, 15, 20, 25, 29]
     assert all(patches.feeding is not None and patches.feeding.sent == 6 for patches in fed)
 
 
 def test_a_cut_between_two_shown_frames_is_told_with_the_next(clip: Path) -> None:
-    viewer = ScriptedViewer()
-    list(_watched(clip, Watcher(viewer, Plan("what?"), fps=0.7)))
-    assert [patches.refresh_reason for patches in viewer.shown] == ["first", None, "cut"]
+    session = ScriptedSession()
+    list(_watched(clip, Watcher(session, Plan("what?"), fps=0.7)))
+    assert [patches.refresh_reason for patches in session.shown] == ["first", None, "cut"]
 
 
 @pytest.mark.parametrize(
@@ -114,35 +114,35 @@ def test_a_cut_between_two_shown_frames_is_told_with_the_next(clip: Path) -> Non
     ],
 )
 def test_questions_are_asked_when_the_plan_says(clip: Path, plan: Plan, expected: list[float]) -> None:
-    viewer = ScriptedViewer()
-    answers = [answer for patches in _watched(clip, Watcher(viewer, plan, fps=10)) for answer in patches.answers]
-    assert viewer.asked_at == pytest.approx(expected, abs=1e-3)
+    session = ScriptedSession()
+    answers = [answer for patches in _watched(clip, Watcher(session, plan, fps=10)) for answer in patches.answers]
+    assert session.asked_at == pytest.approx(expected, abs=1e-3)
     assert [answer.pts_seconds for answer in answers] == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_frame_that_cannot_be_shown_is_told_and_the_stream_goes_on(clip: Path) -> None:
-    viewer = ScriptedViewer(blind=[0, 5])
-    patches = list(_watched(clip, Watcher(viewer, Plan("what?"), fps=2)))
+    session = ScriptedSession(blind=[0, 5])
+    patches = list(_watched(clip, Watcher(session, Plan("what?"), fps=2)))
     assert len(patches) == 30 and patches[-1].answers[0].text == "fine"
     assert patches[0].feeding is not None and "raise the budget" in str(patches[0].feeding.error)
     assert any("was not shown" in notice for notice in patches[0].notices)
 
 
 def test_failures_are_in_the_records_and_the_run_ends_well(clip: Path, tmp_path: Path) -> None:
-    viewer = ScriptedViewer(mute=True)
-    watcher = Watcher(viewer, Plan("what?", "every", 1.0))
+    session = ScriptedSession(mute=True)
+    watcher = Watcher(session, Plan("what?", "every", 1.0))
     stream, path = _stream(clip), tmp_path / "out.jsonl"
     result = run(stream, [records_of(stream, path)], watcher=watcher)
-    assert result.error is None and result.frames == 30 and viewer.closed
+    assert result.error is None and result.frames == 30 and session.closed
     answers = read_answers(path)
     assert len(answers) == 3 and all("start the server" in str(answer.error) for answer in answers)
     assert len(read_records(path)[1]) == 30
 
 
 def _live(
-    viewer: ScriptedViewer, plan: Plan, stream: arr_stream.Stream, maps: list[int], stop: Stop | None = None
+    session: ScriptedSession, plan: Plan, stream: arr_stream.Stream, maps: list[int], stop: Stop | None = None
 ) -> LiveWatcher:
-    watcher = Watcher(viewer, plan, fps=10, stop=stop)
+    watcher = Watcher(session, plan, fps=10, stop=stop)
 
     def attend(attention: FloatArray, index: int) -> bool:
         maps.append(index)
@@ -161,9 +161,9 @@ def _watched_live(live: LiveWatcher, stream: arr_stream.Stream, pause_seconds: f
 
 
 def test_a_slow_model_holds_no_frame_up(clip: Path) -> None:
-    viewer, maps = ScriptedViewer(seconds=0.5), []
+    session, maps = ScriptedSession(seconds=0.5), []
     with _stream(clip) as stream:
-        live = _live(viewer, Plan("what?", "change"), stream, maps)
+        live = _live(session, Plan("what?", "change"), stream, maps)
         watched = list(_watched_live(live, stream, 0.04))
     answered = [(patches.index, answer.frame_index) for patches in watched for answer in patches.answers]
     assert answered and answered[0][1] == 0 and answered[0][0] >= 5
@@ -173,16 +173,21 @@ def test_a_slow_model_holds_no_frame_up(clip: Path) -> None:
 
 @pytest.mark.parametrize("plan", [Plan("what?"), Plan("what?", "change")])
 def test_the_answer_at_the_end_of_a_live_stream_is_recorded(clip: Path, tmp_path: Path, plan: Plan) -> None:
-    stream, path, viewer = _stream(clip), tmp_path / "out.jsonl", ScriptedViewer(seconds=0.5)
-    result = run(stream, [records_of(stream, path)], watcher=_live(viewer, plan, stream, []))
+    stream, path, session = _stream(clip), tmp_path / "out.jsonl", ScriptedSession(seconds=0.5)
+    result = run(stream, [records_of(stream, path)], watcher=_live(session, plan, stream, []))
     answers = read_answers(path)
-    assert result.frames == 30 and len(answers) == len(viewer.asked_at) >= 1
+    assert result.frames == 30 and len(answers) == len(session.asked_at) >= 1
     assert plan.when == "change" or [answer.frame_index for answer in answers] == [29]
 
 
 def test_the_answer_under_way_when_a_live_run_is_stopped_is_recorded(clip: Path, tmp_path: Path) -> None:
-    stream, path, viewer, stop = _stream(clip), tmp_path / "out.jsonl", ScriptedViewer(seconds=20.0), threading.Event()
-    live = _live(viewer, Plan("what?", "change"), stream, [], stop)
+    stream, path, session, stop = (
+        _stream(clip),
+        tmp_path / "out.jsonl",
+        ScriptedSession(seconds=20.0),
+        threading.Event(),
+    )
+    live = _live(session, Plan("what?", "change"), stream, [], stop)
 
     def stop_soon(patches: PatchSet) -> None:
         time.sleep(0.02)
@@ -191,30 +196,30 @@ def test_the_answer_under_way_when_a_live_run_is_stopped_is_recorded(clip: Path,
 
     result = run(stream, [records_of(stream, path)], watcher=live, on_frame=stop_soon, stop=stop)
     assert result.reason == "interrupted" and result.frames < 10
-    assert len(read_answers(path)) == len(viewer.asked_at) == 1
+    assert len(read_answers(path)) == len(session.asked_at) == 1
 
 
 def test_attention_to_the_last_frame_before_a_change_of_size_is_no_error(tmp_path: Path) -> None:
     for index, size_wh in enumerate([(128, 96)] * 6 + [(96, 128)] * 6):
         Image.fromarray(moving_frames(1, size_wh)[0]).save(tmp_path / f"{index:02}.png")
     stream = arr_stream.open(tmp_path, query="red", budget=6, settings=LIGHT)
-    watcher = Watcher(ScriptedViewer(), Plan("what?", "every", 0.2), fps=30, attend=stream.pipeline.attend)
+    watcher = Watcher(ScriptedSession(), Plan("what?", "every", 0.2), fps=30, attend=stream.pipeline.attend)
     result = run(stream, [], watcher=watcher)
     assert result.error is None and watcher.answered >= 1
 
 
 def test_a_cut_cancels_the_answer_about_the_scene_before(clip: Path) -> None:
-    viewer = ScriptedViewer(seconds=20.0)
+    session = ScriptedSession(seconds=20.0)
     with _stream(clip) as stream:
-        live = _live(viewer, Plan("what?", "change"), stream, [])
+        live = _live(session, Plan("what?", "change"), stream, [])
         watched = list(_watched_live(live, stream, 0.03))
     told = [(patches.index, answer.frame_index) for patches in watched for answer in patches.answers]
     assert len(told) == 1 and told[0][1] == 0 and 20 < told[0][0] < 29
-    assert len(viewer.asked_at) == 2 and viewer.asked_at[1] >= 2.0
+    assert len(session.asked_at) == 2 and session.asked_at[1] >= 2.0
 
 
 def test_words_that_came_before_a_failure_are_kept(clip: Path) -> None:
-    class BreaksOff(ScriptedViewer):
+    class BreaksOff(ScriptedSession):
         def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
             assert on_text is not None
             on_text("half an ")
@@ -225,7 +230,7 @@ def test_words_that_came_before_a_failure_are_kept(clip: Path) -> None:
 
 
 def test_what_breaks_in_the_thread_ends_the_run(clip: Path) -> None:
-    class Broken(ScriptedViewer):
+    class Broken(ScriptedSession):
         def see(self, frame: Frame, patches: PatchSet) -> Feeding:
             raise RuntimeError("a fault of the program")
 
@@ -246,7 +251,7 @@ def test_a_question_that_comes_while_a_frame_is_shown_is_not_cancelled(clip: Pat
     seeing = threading.Event()
     stopped: list[bool] = []
 
-    class Slow(ScriptedViewer):
+    class Slow(ScriptedSession):
         def see(self, frame: Frame, patches: PatchSet) -> Feeding:
             seeing.set()
             time.sleep(0.3)

@@ -11,7 +11,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.web.access import Access, AllowedSources, SourceNotAllowed, is_loopback, make_access
 from arr_stream.web.settings import RUNNING, checked_changes, describe
-from arr_stream.web.streams import StreamChange
+from arr_stream.web.stream_routes import StreamChange
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Parrot:
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     presets = {"frugal": SETTINGS.with_values({"selection.budget": 5})}
-    with running(presets=presets, make_viewer=lambda settings: Parrot()) as server:
+    with running(presets=presets, make_session=lambda settings: Parrot()) as server:
         server.add(name="first", query=["red"])
         yield server
 

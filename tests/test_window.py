@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import arr_stream
 from arr_stream.draw.annotate import Annotator
 from arr_stream.draw.views import VIEWS
+from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.pictures import Shown
-from arr_stream.live.stream import LiveStream
 from arr_stream.live.window import drawing
 from arr_stream.live.window.controls import Controls, Scene
 from arr_stream.live.window.drawing import bars_px, frame_pane

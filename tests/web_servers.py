@@ -18,9 +18,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from arr_stream.config import Settings
 from arr_stream.live.events import EventHub
+from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts
-from arr_stream.live.streams import LiveStreams
-from arr_stream.vlm.viewer import Viewer
+from arr_stream.vlm.session import ModelSession
 from arr_stream.web.access import AllowedSources, make_access
 from arr_stream.web.observers import Observer
 from arr_stream.web.server import listen, run_server
@@ -68,7 +68,7 @@ def running(
     names: tuple[str, ...] = (),
     rules: tuple[str, ...] = (),
     presets: dict[str, Settings] | None = None,
-    make_viewer: Callable[[Settings], Viewer] | None = None,
+    make_session: Callable[[Settings], ModelSession] | None = None,
     model: str = "a model",
     most: int = 4,
     port: int = 0,
@@ -78,7 +78,7 @@ def running(
     port = listener.getsockname()[1]
     hub = EventHub()
     observer = Observer(hub)
-    parts = RunnerParts(hub, rules=rules, make_viewer=make_viewer, make_consumers=observer.consumers)
+    parts = RunnerParts(hub, rules=rules, make_session=make_session, make_consumers=observer.consumers)
     streams = LiveStreams(SETTINGS, presets=presets, parts=parts, most_streams=most)
     access = make_access(host, token=token, names=names, port=port)
     serving = Serving(
@@ -87,7 +87,7 @@ def running(
         allowed or AllowedSources(named=(PICTURE,)),
         observer,
         {name: f"about {name}" for name in presets or {}},
-        model if make_viewer is not None else None,
+        model if make_session is not None else None,
     )
     stop, ready, errors = threading.Event(), threading.Event(), list[Exception]()
     thread = threading.Thread(

@@ -56,7 +56,7 @@ def ask(
     plan = options.make_plan(question, every, watch, otherwise="end")
 
     from arr_stream.config import TINY
-    from arr_stream.vlm import TINY_LIMITS, answering, make_viewer
+    from arr_stream.vlm import TINY_LIMITS, answering, make_session
 
     loaded = options.load_settings(preset, overrides, budget=budget, model=model, endpoint=endpoint, download=download)
     settings, notices = options.without_skipping(answering(loaded))
@@ -86,14 +86,14 @@ def ask(
         stack.enter_context(stream)
         consumers = write.consumers(stream, Question(text=redact_url(question), when=plan.when, every_seconds=every))
         # Last, since loading takes longest: every other error is reported before, and Ctrl-C still ends at once.
-        viewer = stack.enter_context(contextlib.closing(make_viewer(settings)))
+        session = stack.enter_context(contextlib.closing(make_session(settings)))
         reporter = stack.enter_context(reporting(stream.source.info.num_frames, log))
         stop = stack.enter_context(stop_on_signals())
         for notice in notices:
             reporter.notice(notice)
         if settings.vlm.model == TINY and not settings.vlm.endpoint:
             reporter.warning(TINY_LIMITS)
-        watcher, _ = make_watcher(viewer, plan, stream, reporter=reporter, stop=stop, beside=False)
+        watcher, _ = make_watcher(session, plan, stream, reporter=reporter, stop=stop, beside=False)
         figures = Figures()
         result = run_told(stream, consumers, reporter, figures, stop=stop, watcher=watcher)
         if result.frames:

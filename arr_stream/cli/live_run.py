@@ -16,10 +16,10 @@ from arr_stream.cli.options import alert_rules, make_webhooks, without_skipping
 from arr_stream.cli.running import Figures, Outputs, counts, finish, make_watcher, run_told, stop_on_signals, wrote
 from arr_stream.config import Settings
 from arr_stream.live.alerts import Alerts
-from arr_stream.live.stream import LiveStream
+from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.live.window.loop import Feed, WindowLoop
-from arr_stream.live.window.screen import Window
+from arr_stream.live.window.screen import TkWindow
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query, make_queries
@@ -28,7 +28,7 @@ from arr_stream.run import RunResult
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live import SourceState, open_live
 from arr_stream.threads import prepare_for_live
-from arr_stream.vlm import answering, make_viewer
+from arr_stream.vlm import answering, make_session
 from arr_stream.vlm.watcher import Plan
 
 _GRACE_SECONDS = 1.0
@@ -81,17 +81,17 @@ def run_live(
     rules = alert_rules(watched.when, watched.post, settings, queries, answers=plan is not None)
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:
-        window = None if headless else stack.enter_context(contextlib.closing(Window("arr-stream")))
+        window = None if headless else stack.enter_context(contextlib.closing(TkWindow("arr-stream")))
         reporter = stack.enter_context(reporting(None, log))
-        viewer = None
+        session = None
         if plan is not None:
             settings, notices = without_skipping(settings)
             for notice in notices:
                 reporter.notice(notice)
             # Before the source is opened: nothing reads the source while a model loads.
-            viewer = stack.enter_context(contextlib.closing(make_viewer(settings)))
+            session = stack.enter_context(contextlib.closing(make_session(settings)))
         states = SourceStates(reporter)
-        opened = open_live(source, settings, on_state=states.take)
+        opened = open_live(source, settings, on_state=states.update)
         stream = stack.enter_context(LimitedStream(opened, settings, queries, on_notice=reporter.notice))
         stream.max_frames = max_frames
         feed, figures = Feed(lambda: stream.dropped), Figures()
@@ -102,8 +102,8 @@ def run_live(
         stop = stack.enter_context(stop_on_signals())
         stack.enter_context(_ended_in_time(stream, stop, duration))
         watcher = live = None
-        if viewer is not None and plan is not None:
-            watcher, live = make_watcher(viewer, plan, stream, reporter=reporter, stop=stop, beside=True)
+        if session is not None and plan is not None:
+            watcher, live = make_watcher(session, plan, stream, reporter=reporter, stop=stop, beside=True)
 
         def process() -> RunResult:
             return run_told(stream, consumers, reporter, figures, stop=stop, watcher=live, beside=[feed, *alerts])
@@ -154,7 +154,7 @@ class SourceStates:
         """Return the newest state and its message; see `SourceState`."""
         return self._state, self._message
 
-    def take(self, state: SourceState) -> None:
+    def update(self, state: SourceState) -> None:
         """Record a change of the source's state; callable from any thread."""
         self._state = state.state
         self._message = redact_url(state.message) if state.message else None

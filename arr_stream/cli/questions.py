@@ -49,7 +49,7 @@ def questions(
 
     from arr_stream.answers import model_name
     from arr_stream.cli.models import fetch_needed
-    from arr_stream.evaluation.answers import BUDGETS, AnswersReport, ask_questions, conditions, viewers
+    from arr_stream.evaluation.answers import BUDGETS, AnswersReport, ask_questions, conditions, sessions
     from arr_stream.evaluation.questions import Skipped, read_questions
     from arr_stream.selection.budget import budget_tokens
 
@@ -63,11 +63,11 @@ def questions(
     for line in left_out:
         _tell(line)
     fetch_needed(settings)
-    new_viewer = viewers(settings)
+    new_session = sessions(settings)
     try:
         with stop_on_signals() as stop, counting() as advance:
             for each_outcome in ask_questions(
-                found, new_viewer, settings, asked_under, tell_options=tell_options, stop=stop, progress=advance
+                found, new_session, settings, asked_under, tell_options=tell_options, stop=stop, progress=advance
             ):
                 if isinstance(each_outcome, Skipped):
                     skipped.append(each_outcome)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from arr_stream.run import RunResult
     from arr_stream.stream import Stream
     from arr_stream.types import Frame
-    from arr_stream.vlm.viewer import Viewer
+    from arr_stream.vlm.session import ModelSession
     from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 
 _FRAMES = 36_000
@@ -207,7 +207,7 @@ def run_told(
 
 
 def make_watcher(
-    viewer: Viewer, plan: Plan, stream: Stream, *, reporter: Reporter, stop: threading.Event, beside: bool
+    session: ModelSession, plan: Plan, stream: Stream, *, reporter: Reporter, stop: threading.Event, beside: bool
 ) -> tuple[Watcher, LiveWatcher | None]:
     """Return a watcher that shows a stream to a model and prints its answers to standard output.
 
@@ -218,11 +218,11 @@ def make_watcher(
     pipeline, feedback = stream.pipeline, stream.settings.vlm.feedback
     printer = AnswerPrinter(reporter, with_time=plan.when != "end")
     watcher = Watcher(
-        viewer,
+        session,
         plan,
         fps=stream.settings.vlm.fps,
         attend=pipeline.attend if feedback and not beside else None,
-        pass_over=None if beside else pipeline.take_back,
+        pass_over=None if beside else pipeline.undo_last_selection,
         forget_sent=None if beside else pipeline.forget_sent,
         on_ask=printer.begin,
         on_text=printer.piece,

@@ -90,15 +90,15 @@ def serve(
     from arr_stream.answers import model_name
     from arr_stream.cli.running import stop_on_signals
     from arr_stream.live.events import EventHub
+    from arr_stream.live.registry import LiveStreams
     from arr_stream.live.runner import RunnerParts
-    from arr_stream.live.streams import LiveStreams
     from arr_stream.relevance.query import parse_text
     from arr_stream.web.access import AllowedSources, make_access
     from arr_stream.web.observers import Observer
     from arr_stream.web.server import listen, run_server
     from arr_stream.web.serving import Serving
+    from arr_stream.web.sessions import SessionFactory
     from arr_stream.web.settings import load_presets
-    from arr_stream.web.viewers import Viewers
 
     loaded = load_presets(
         preset or (), overrides or (), options.option_values(budget, model, endpoint, download=download)
@@ -125,17 +125,17 @@ def serve(
         listener = stack.enter_context(contextlib.closing(listen(host, port)))
         door = make_access(host, token=token, names=names, port=listener.getsockname()[1])
         fetch_needed(settings)
-        viewers = Viewers(settings)
+        sessions = SessionFactory(settings)
         parts = RunnerParts(
             hub,
             rules=rules,
-            make_viewer=viewers.make,
+            make_session=sessions.make,
             make_consumers=observer.consumers,
             on_error=observer.failed,
         )
         streams = LiveStreams(settings, presets=loaded.by_name, parts=parts, most_streams=settings.live.max_streams)
         stack.callback(streams.close)
-        serving = Serving(streams, door, allowed, observer, loaded.descriptions, model_name(viewers.name))
+        serving = Serving(streams, door, allowed, observer, loaded.descriptions, model_name(sessions.name))
         stop = stack.enter_context(stop_on_signals())
         teller = _Teller(hub, stop, log)
         stack.enter_context(teller.telling())
@@ -217,7 +217,7 @@ class _Teller:
             self._rung.clear()
             # Read before the events: every event from before the end is reported.
             ended = self._ended
-            for event in self._subscription.take():
+            for event in self._subscription.drain():
                 self._tell(event)
 
     def _tell(self, event: Event) -> None:

@@ -61,9 +61,9 @@ class Annotator:
         self._strip = Strip(asked)
         self._region, self._region_at = region_xyxy, region_at_seconds
 
-    def take(self, patches: PatchSet) -> None:
+    def update(self, patches: PatchSet) -> None:
         """Note the answers that came with a frame; call once a frame, before it is drawn."""
-        self.caption.take(patches)
+        self.caption.update(patches)
 
     def picture(self, frame: Frame, patches: PatchSet, size_wh: tuple[int, int] | None = None) -> ByteArray:
         """Draw the view of a frame, `[H, W, 3]` uint8, with marks for the cells of an answer.
@@ -168,7 +168,7 @@ class AnnotatedVideo:
 
     def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
         """Return the annotated picture, `[H, W, 3]` uint8 of the video's size, without changing `frame`."""
-        self._annotator.take(patches)
+        self._annotator.update(patches)
         picture = self._annotator.picture(frame, patches)
         if frame.size_wh != self._size_wh:
             picture = centred(picture, self._size_wh)

@@ -55,7 +55,7 @@ class Caption:
         self._marks: Layer | None = None
         self._marks_size: tuple[int, int] | None = None
 
-    def take(self, patches: PatchSet) -> None:
+    def update(self, patches: PatchSet) -> None:
         """Look for a newer answer; one that was cancelled before its first word is not shown."""
         told = [answer for answer in patches.answers if answer.text.strip() or answer.finish != "cancelled"]
         if told and told[-1] is not self._answer:

@@ -28,9 +28,9 @@ from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Models
 from arr_stream.stream import open as open_stream
 from arr_stream.threads import one_opencv_thread
-from arr_stream.vlm import make_viewer
+from arr_stream.vlm import make_session
 from arr_stream.vlm.qwen3_vl.prompt import Media
-from arr_stream.vlm.viewer import Stop, Viewer, Weighs
+from arr_stream.vlm.session import ModelSession, Stop, Weighs
 from arr_stream.vlm.watcher import Plan, Watcher
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ BUDGETS = (WHOLE, "25%")
 OfTheQuestion = (SourceError, QueryError, BudgetError, NothingChosen, ContextExceeded)
 """Errors about a single question; any other error ends the evaluation."""
 
-NewViewer = Callable[[Media], Viewer]
-"""Function that returns an empty viewer, for pictures or for a video."""
+NewSession = Callable[[Media], ModelSession]
+"""Function that returns an empty session, for pictures or for a video."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,26 +152,26 @@ def conditions(budgets: Sequence[str], choices: Sequence[ChoiceName]) -> list[Co
     ]
 
 
-def viewers(settings: Settings, loaded: LoadedModel | None = None) -> NewViewer:
-    """Return a factory of viewers for the model of `vlm`, which is loaded once unless `loaded` is given.
+def sessions(settings: Settings, loaded: LoadedModel | None = None) -> NewSession:
+    """Return a factory of sessions for the model of `vlm`, which is loaded once unless `loaded` is given.
 
     Raises:
-        ArrStreamError: As `arr_stream.vlm.make_viewer`.
+        ArrStreamError: As `arr_stream.vlm.make_session`.
     """
     if settings.vlm.endpoint:
-        make_viewer(settings).close()
-        return lambda _: make_viewer(settings)
+        make_session(settings).close()
+        return lambda _: make_session(settings)
     from arr_stream.vlm.qwen3_vl.loading import load
-    from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+    from arr_stream.vlm.qwen3_vl.session import QwenSession
 
     model = loaded or load(settings.vlm, settings.models)
-    # One viewer for pictures and one for videos: each runs the model's self-check when it is created.
-    return cache(lambda media: QwenViewer(model, settings.with_values({"vlm.media": media})))
+    # One session for pictures and one for videos: each runs the model's self-check when it is created.
+    return cache(lambda media: QwenSession(model, settings.with_values({"vlm.media": media})))
 
 
 def ask_questions(
     questions: Sequence[Question],
-    new_viewer: NewViewer,
+    new_session: NewSession,
     settings: Settings,
     asked_under: Sequence[Condition],
     *,
@@ -183,7 +183,7 @@ def ask_questions(
 
     Args:
         questions: From `read_questions`.
-        new_viewer: From `viewers`.
+        new_session: From `sessions`.
         settings: All settings except the budget.
         asked_under: From `conditions`.
         tell_options: Add the options to each question; always done for a model behind a server.
@@ -202,7 +202,7 @@ def ask_questions(
                 progress(
                     f"question {number + 1} of {len(questions)}, {condition.choice} {condition.budget}", done, total
                 )
-                outcome = _ask(asked, condition, new_viewer, settings, models, tell_options, stop)
+                outcome = _ask(asked, condition, new_session, settings, models, tell_options, stop)
                 if outcome is None:
                     return
                 outcomes.append(outcome)
@@ -215,16 +215,16 @@ def ask_questions(
 def _ask(
     asked: Question,
     condition: Condition,
-    new_viewer: NewViewer,
+    new_session: NewSession,
     settings: Settings,
     models: Models,
     tell_options: bool,
     stop: Stop,
 ) -> Outcome | None:
     """Return the outcome; None if it was stopped."""
-    viewer = new_viewer("video" if asked.video else "image")
+    session = new_session("video" if asked.video else "image")
     prompt = asked.text
-    if asked.options and (tell_options or not isinstance(viewer, Weighs)):
+    if asked.options and (tell_options or not isinstance(session, Weighs)):
         prompt = f"{prompt} Answer with one of these and nothing else: {', '.join(asked.options)}."
     choosing_ms = answering_ms = 0.0
     settings = settings.with_values({"selection.budget": condition.budget})
@@ -232,9 +232,9 @@ def _ask(
         stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
         with stream, one_opencv_thread():
             stream.look_ahead = True
-            take_back, forget = stream.pipeline.take_back, stream.pipeline.forget_sent
+            undo, forget = stream.pipeline.undo_last_selection, stream.pipeline.forget_sent
             watcher = Watcher(
-                viewer, Plan(prompt), fps=settings.vlm.fps, pass_over=take_back, forget_sent=forget, stop=stop
+                session, Plan(prompt), fps=settings.vlm.fps, pass_over=undo, forget_sent=forget, stop=stop
             )
             for patches in stream:
                 assert stream.frame is not None
@@ -250,10 +250,10 @@ def _ask(
         if answer.error is not None:
             raise ServerFailed(answer.error)
         picked = None
-        if asked.options and isinstance(viewer, Weighs):
-            picked = asked.options[int(np.argmax(viewer.weigh(prompt, asked.options)))]
+        if asked.options and isinstance(session, Weighs):
+            picked = asked.options[int(np.argmax(session.weigh(prompt, asked.options)))]
     finally:
-        viewer.close()
+        session.close()
     return Outcome(
         line=asked.line,
         kind=asked.kind,

@@ -46,7 +46,7 @@ class Alerts:
         """Check the rules on one frame; webhooks send in threads of their own."""
         self._follow_rules()
         for rule, watch in self._watches.items():
-            message = watch.look(patches)
+            message = watch.update(patches)
             if message is None:
                 continue
             alert = Alert(rule, message, frame.index, frame.pts_seconds, time.time(), self._stream_name)

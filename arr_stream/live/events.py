@@ -52,7 +52,7 @@ class Subscription:
             self._waiting.append(event)
         self._wake()
 
-    def take(self) -> list[Event]:
+    def drain(self) -> list[Event]:
         """Return the queued events, oldest first; preceded by a `missed` event if some were dropped."""
         with self._lock:
             taken = list(self._waiting)

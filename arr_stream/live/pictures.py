@@ -100,7 +100,7 @@ class Watching:
         self._last = None
         self._room.stir()
 
-    def take(self) -> bytes | None:
+    def next_message(self) -> bytes | None:
         """Return the message that is ready, once; None without one."""
         message, self._message = self._message, None
         return message

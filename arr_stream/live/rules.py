@@ -107,7 +107,7 @@ class RuleWatch:
         self._last_seconds: float | None = None
         self._step_seconds = math.inf
 
-    def look(self, patches: PatchSet) -> str | None:
+    def update(self, patches: PatchSet) -> str | None:
         """Check the next frame; return a line that describes the event if the rule fires, else None."""
         now = patches.pts_seconds
         self._restart_after_gap(now)

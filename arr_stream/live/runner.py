@@ -27,10 +27,10 @@ from arr_stream.errors import (
 from arr_stream.keyframes.objects import detected_labels
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub
+from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.pictures import PictureRoom
 from arr_stream.live.publishing import Publisher
 from arr_stream.live.rules import parse_rule
-from arr_stream.live.stream import LiveStream
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, parse_text
@@ -41,7 +41,7 @@ from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 
 if TYPE_CHECKING:
     from arr_stream.sources.live import Interrupt, OnState, SourceState
-    from arr_stream.vlm.viewer import Viewer
+    from arr_stream.vlm.session import ModelSession
 
 Opener = Callable[[Settings, "OnState", "Interrupt"], Source]
 """Function that opens a source; it reports its state to the second argument and stops when the third is set.
@@ -77,7 +77,7 @@ class RunnerParts:
 
     Args:
         rules: Alert rules that each stream starts with.
-        make_viewer: Creates the model's viewer; None without a model.
+        make_session: Creates the model's session; None without a model.
         make_consumers: Creates further consumers, such as alerts and metrics.
         on_error: Called with the error that ended a run of a stream.
     """
@@ -85,7 +85,7 @@ class RunnerParts:
     hub: EventHub
     pool: WorkerPool = field(default_factory=WorkerPool)
     rules: Sequence[str] = ()
-    make_viewer: Callable[[Settings], Viewer] | None = None
+    make_session: Callable[[Settings], ModelSession] | None = None
     make_consumers: Callable[[StreamRunner], Sequence[Consumer]] | None = None
     on_error: Callable[[StreamRunner, Exception], None] | None = None
 
@@ -283,11 +283,11 @@ class StreamRunner:
     def example(self) -> ExampleQuery | None:
         return next((query for query in self.queries if isinstance(query, ExampleQuery)), None)
 
-    def look(self, x: float, y: float) -> None:
+    def set_gaze(self, x: float, y: float) -> None:
         """Add a gaze point, normalised to [0, 1]; ignored while nothing runs."""
         stream = self._stream
         if stream is not None:
-            stream.pointer.look(x, y)
+            stream.pointer.set_gaze(x, y)
 
     def configure(self, values: Mapping[str, Any], *, base: Settings | None = None, preset: str | None = None) -> None:
         """Change settings, by dotted key.
@@ -320,7 +320,7 @@ class StreamRunner:
             InvalidSetting: There is no model, the stream does not run, or the plan is invalid.
         """
         with self._lock:
-            if self._parts.make_viewer is None:
+            if self._parts.make_session is None:
                 raise InvalidSetting("there is no model to ask", remedy="start with --model or --endpoint")
             if self._watcher is None:
                 raise InvalidSetting(f"{self.name} is not running", remedy="ask when it shows a picture")
@@ -346,7 +346,7 @@ class StreamRunner:
         """
         parsed = [parse_rule(rule) for rule in rules]
         for rule in parsed:
-            if rule.answer and self._parts.make_viewer is None:
+            if rule.answer and self._parts.make_session is None:
                 raise InvalidSetting(
                     f"rule {rule.text!r} needs answers, and there is no model",
                     remedy="start with --model or --endpoint",
@@ -484,10 +484,10 @@ class StreamRunner:
         return stream
 
     def _make_watcher(self, stream: LiveStream) -> LiveWatcher | None:
-        if self._parts.make_viewer is None:
+        if self._parts.make_session is None:
             return None
         watcher = Watcher(
-            self._parts.make_viewer(self._settings),
+            self._parts.make_session(self._settings),
             self._asking or _SILENT,
             fps=self._settings.vlm.fps,
             on_ask=lambda seconds: self.publisher.asking(watcher.question, seconds),

@@ -43,7 +43,7 @@ _IN_DOUBT = 0.15
 _STRANGE = 0.4
 """Similarity, as a share of the object's usual one, that an unknown object may reach."""
 _EVERYWHERE = 5
-"""Interval, in calls of `look`, of searches over the whole picture while the object is tracked."""
+"""Interval, in calls of `search`, of searches over the whole picture while the object is tracked."""
 _GROWN = (0.5, 1.6)
 _SPILT = 2.0
 """Growth of a mask's area that counts as leakage into the ground; the mask is then reset to the object."""
@@ -138,14 +138,14 @@ class Redetector:
         self._usual_likeness = self._likest_other = 0.0
         self._lost, self._looks = False, 0
         self._candidate: _Place | None = None
-        self.look(rgb, mask)
+        self.search(rgb, mask)
 
     @property
     def lost(self) -> bool:
         """True if the last look did not find the object."""
         return self._lost
 
-    def look(self, rgb: ByteArray, mask: FloatArray) -> Finding:
+    def search(self, rgb: ByteArray, mask: FloatArray) -> Finding:
         """Compare a picture with the object's model, and update the model.
 
         Args:

@@ -93,7 +93,7 @@ class SeenCells:
         before = namespace(eighth_grey).zeros_like(eighth_grey) if self.sent is None else self.sent
         self.sent = namespace(eighth_grey).where(renewed, eighth_grey, before)
 
-    def take_back(self) -> None:
+    def undo_last_selection(self) -> None:
         """Undo the last record: those cells were not sent."""
         self._level, self.sent = self._before
 

@@ -32,7 +32,7 @@ _HELD = np.float32(np.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Purse:
+class TokenReserve:
     """Reserve of tokens.
 
     Args:
@@ -43,16 +43,16 @@ class Purse:
     tokens: float = 0.0
     pts_seconds: float | None = None
 
-    def at(self, pts_seconds: float, per_second: float, frame_most: int) -> Purse:
+    def at(self, pts_seconds: float, per_second: float, frame_most: int) -> TokenReserve:
         """Return the purse with the income up to a frame; the first frame gets just enough for itself."""
         if self.pts_seconds is None:
-            return Purse(frame_most, pts_seconds)
+            return TokenReserve(frame_most, pts_seconds)
         income = per_second * max(0.0, pts_seconds - self.pts_seconds)
-        return Purse(min(self.tokens + income, reserve_tokens(per_second, frame_most)), pts_seconds)
+        return TokenReserve(min(self.tokens + income, reserve_tokens(per_second, frame_most)), pts_seconds)
 
-    def without(self, tokens: int) -> Purse:
+    def without(self, tokens: int) -> TokenReserve:
         """Return the purse after some tokens were spent."""
-        return Purse(self.tokens - tokens, self.pts_seconds)
+        return TokenReserve(self.tokens - tokens, self.pts_seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,10 +90,10 @@ class Spending:
     """Reserve of a stream, and the state that gives each cell's gain, from frame to frame."""
 
     def __init__(self) -> None:
-        self._purse = Purse()
+        self._purse = TokenReserve()
         self._settled: FloatArray | None = None
         self._whole = True
-        self._before: tuple[Purse, FloatArray | None, bool] = self._purse, self._settled, self._whole
+        self._before: tuple[TokenReserve, FloatArray | None, bool] = self._purse, self._settled, self._whole
 
     def restart(self) -> None:
         """Start a new scene, of which the model has no cell; the reserve stays."""
@@ -136,7 +136,7 @@ class Spending:
         if self._settled is not None:
             self._settled = np.where(self._settled == _HELD, np.float32(0), self._settled)
 
-    def take_back(self) -> None:
+    def undo_last_selection(self) -> None:
         """Undo the last frame's spending, since its cells were not sent."""
         self._purse, self._settled, self._whole = self._before
 

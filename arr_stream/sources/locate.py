@@ -73,7 +73,7 @@ def local_spec(spec: str | Path) -> str:
     return unquote(parts.path)
 
 
-_LIVE_CALL = "arr_stream.live.stream.LiveStream"
+_LIVE_CALL = "arr_stream.live.live_stream.LiveStream"
 
 
 class Files(NamedTuple):

@@ -100,7 +100,9 @@ def _recording(queries: Sequence[Query], settings: Settings, models: Models) -> 
     return _RecordingPipeline(settings, keyframes, list(queries), encoder=models.encoder, pca=models.pca)
 
 
-def look(rgb: ByteArray, queries: Sequence[Query], settings: Settings, models: Models) -> tuple[Sample, PatchSet]:
+def record_frame(
+    rgb: ByteArray, queries: Sequence[Query], settings: Settings, models: Models
+) -> tuple[Sample, PatchSet]:
     """Return the scorers' inputs on a picture, as the first frame of a stream, and the chosen cells.
 
     Args:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from arr_stream.config import Settings
-    from arr_stream.vlm.viewer import Viewer
+    from arr_stream.vlm.session import ModelSession
 
 
 TINY_LIMITS = (
@@ -42,18 +42,18 @@ def needed_by_model(model: str) -> AbstractContextManager[None]:
     return needed_by(f"vlm.model={model}", "torch" if model == TINY else "vlm")
 
 
-def make_viewer(settings: Settings) -> Viewer:
-    """Return the viewer that the settings name: a server with `vlm.endpoint`, else a local Qwen3-VL.
+def make_session(settings: Settings) -> ModelSession:
+    """Return the session that the settings name: a server with `vlm.endpoint`, else a local Qwen3-VL.
 
     Raises:
         BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
     """
     if settings.vlm.endpoint:
-        from arr_stream.vlm.server import EitherViewer
+        from arr_stream.vlm.server import EitherSession
 
-        return EitherViewer(settings)
+        return EitherSession(settings)
     settings = answering(settings)
     with needed_by_model(settings.vlm.model):
         from arr_stream.vlm.qwen3_vl.loading import load
-        from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-    return QwenViewer(load(settings.vlm, settings.models), settings)
+        from arr_stream.vlm.qwen3_vl.session import QwenSession
+    return QwenSession(load(settings.vlm, settings.models), settings)

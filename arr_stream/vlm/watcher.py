@@ -19,7 +19,7 @@ from arr_stream.selection.novelty import CHANGE_THRESHOLD
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import cell_difference
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
-from arr_stream.vlm.viewer import OnText, Stop, Viewer
+from arr_stream.vlm.session import ModelSession, OnText, Stop
 
 if TYPE_CHECKING:
     from arr_stream.stream import Stream
@@ -72,7 +72,7 @@ class SkippedFrames:
 
 
 class Watcher:
-    """Driver of a viewer: it shows the frames of a stream and adds the results, errors included, to their patch sets.
+    """Driver of a session: it shows the frames of a stream and adds the results, errors included, to their patch sets.
 
     Args:
         fps: Frames shown per second of stream time.
@@ -97,7 +97,7 @@ class Watcher:
 
     def __init__(
         self,
-        viewer: Viewer,
+        session: ModelSession,
         plan: Plan,
         *,
         fps: float = 2.0,
@@ -109,7 +109,7 @@ class Watcher:
         on_answer: Callable[[Answer], None] | None = None,
         stop: Stop | None = None,
     ) -> None:
-        self.viewer = viewer
+        self.session = session
         self.stop = stop
         self.answered = 0
         self.question = ""
@@ -201,7 +201,7 @@ class Watcher:
         return self._plan.when == "change" and patches.refresh_reason == "cut" and not self._on_request
 
     def close(self) -> None:
-        self.viewer.close()
+        self.session.close()
 
     def _after(self, seconds: float, step_seconds: float) -> float:
         """Return the next whole number of steps since the start, so that a late frame does not delay the rest."""
@@ -216,7 +216,7 @@ class Watcher:
             return None, ()
         shown = self._skipped.onto(patches)
         try:
-            feeding = self.viewer.see(frame, shown)
+            feeding = self.session.see(frame, shown)
         except ArrStreamError as exc:
             self.failure = exc
             self._skipped.add(shown)
@@ -272,19 +272,19 @@ class Watcher:
                 self._on_text(piece)
 
         try:
-            answer = self.viewer.ask(question, on_text=on_text, stop=self.stop)
+            answer = self.session.ask(question, on_text=on_text, stop=self.stop)
         except ArrStreamError as exc:
             # A model without frames cannot answer; the error that kept it from seeing is the cause.
             shown = feeding is None or feeding.error is None
             self.failure = exc if shown or self.failure is None else self.failure
             text, error = "".join(said), str(self.failure)
             answer = Answer(
-                question, text, frame.index, frame.pts_seconds, self.viewer.name, finish="failed", error=error
+                question, text, frame.index, frame.pts_seconds, self.session.name, finish="failed", error=error
             )
         if answer.error is None:
             self.answered += 1
             self._answered_grey = Pictures(frame, grid).eighth_grey
-            attention = self.viewer.attention
+            attention = self.session.attention
             if self._attend is not None and attention is not None:
                 self._attend(attention)
         if self._on_answer is not None:
@@ -346,7 +346,7 @@ class LiveWatcher:
             watcher,
             follow=lambda: stream.pipeline.follow(),  # noqa: PLW0108
             attend=stream.attend if stream.settings.vlm.feedback else None,
-            pass_over=lambda: stream.pipeline.take_back(),  # noqa: PLW0108
+            pass_over=lambda: stream.pipeline.undo_last_selection(),  # noqa: PLW0108
             forget_sent=lambda: stream.pipeline.forget_sent(),  # noqa: PLW0108
         )
 
@@ -417,7 +417,7 @@ class LiveWatcher:
         """Add the result of the frame that was under way to a newer frame, and pass its attention on."""
         self._pending = None
         shown = pending.result()
-        attention = self._watcher.viewer.attention
+        attention = self._watcher.session.attention
         if self._attend is not None and attention is not None and any(answer.error is None for answer in shown.answers):
             self._attend(attention, shown.index)
         if self._forget_sent is not None and shown.feeding is not None and shown.feeding.rebuilt is not None:

@@ -21,7 +21,7 @@ from arr_stream.sources.base import Source
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.sources.live.connection import Interrupt, OnState
 from arr_stream.web.security import TRANSPORT
-from arr_stream.web.serving import Bell, Serving
+from arr_stream.web.serving import Serving, WakeUp
 from arr_stream.web.sockets import (
     ENDING,
     MALFORMED,
@@ -32,7 +32,7 @@ from arr_stream.web.sockets import (
     StayingSocket,
     first_fault,
 )
-from arr_stream.web.streams import Body, Name, Preset, Texts
+from arr_stream.web.stream_routes import Body, Name, Preset, Texts
 
 LARGEST_PICTURE_BYTES = 4_000_000
 
@@ -58,7 +58,7 @@ class BrowserSocket(StayingSocket):
     def __init__(self, serving: Serving, websocket: WebSocket) -> None:
         super().__init__(serving, websocket)
         self._source: BrowserSource | None = None
-        self._bell: Bell | None = None
+        self._bell: WakeUp | None = None
         self._received = 0
 
     async def run(self, stream: str | None = None) -> None:
@@ -67,17 +67,17 @@ class BrowserSocket(StayingSocket):
         transport.get_protocol().conn.max_message_size = _TIME.size + LARGEST_PICTURE_BYTES
         await super().run(stream)
 
-    async def speak(self, bell: Bell) -> Close:
+    async def speak(self, wake_up: WakeUp) -> Close:
         try:
             wanted = self._wanted()
             streams = self.serving.streams
             settings = streams.settings if wanted.preset is None else streams.preset(wanted.preset)
             self._source = source = BrowserSource(wanted.name, settings)
-            self._bell, source.on_close = bell, bell.ring
-            with self.serving.removals(bell):
+            self._bell, source.on_close = wake_up, wake_up.ring
+            with self.serving.removals(wake_up):
                 runner = await run_in_threadpool(self._add, source, wanted)
                 await self.send(json.dumps({"stream": runner.status()}))
-                close = await self._acknowledge(runner, source, settings, bell)
+                close = await self._acknowledge(runner, source, settings, wake_up)
         except ArrStreamError as exc:
             await self.complain(str(exc))
             return Close(MALFORMED, exc.message)
@@ -86,8 +86,8 @@ class BrowserSocket(StayingSocket):
                 self._source.finish()
         return close
 
-    def heard(self, text: str) -> None:
-        """Handle a text message; see `StayingSocket.heard`."""
+    def on_message(self, text: str) -> None:
+        """Handle a text message; see `StayingSocket.on_message`."""
         raise MalformedMessage("a text message, where a picture is expected: 8 bytes of capture time, then a JPEG")
 
     def heard_bytes(self, data: bytes) -> None:
@@ -124,7 +124,9 @@ class BrowserSocket(StayingSocket):
         streams, preset = self.serving.streams, wanted.preset
         return streams.add("browser", opener=open_it, name=wanted.name, query=wanted.query, preset=preset, once=True)
 
-    async def _acknowledge(self, runner: StreamRunner, source: BrowserSource, settings: Settings, bell: Bell) -> Close:
+    async def _acknowledge(
+        self, runner: StreamRunner, source: BrowserSource, settings: Settings, wake_up: WakeUp
+    ) -> Close:
         """Acknowledge pictures until either side ends the stream, or the browser falls silent."""
         clock, stall_seconds = asyncio.get_running_loop().time, settings.live.stall_seconds
         acknowledged, due = 0, None
@@ -139,7 +141,7 @@ class BrowserSocket(StayingSocket):
                 await self.send(json.dumps({"received": acknowledged}))
             try:
                 async with asyncio.timeout_at(due):
-                    await bell.wait()
+                    await wake_up.wait()
             except TimeoutError:
                 if asked_again:
                     return Close(SILENT, f"no picture came for {stall_seconds:g} s")

@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket
 
 from arr_stream.live.events import Subscription
 from arr_stream.web.problems import NoSuchThing
-from arr_stream.web.serving import Bell, Serving
+from arr_stream.web.serving import Serving, WakeUp
 from arr_stream.web.sockets import ENDING, MALFORMED, NO_STREAM, Close, MalformedMessage, StayingSocket
 
 KINDS = ("streams", "state", "frame", "summary", "asking", "text", "answer", "alert", "notice")
@@ -18,7 +18,7 @@ KINDS = ("streams", "state", "frame", "summary", "asking", "text", "answer", "al
 class EventSocket(StayingSocket):
     """Listener on a WebSocket; its address names the streams and kinds of events to send, none for all."""
 
-    async def speak(self, bell: Bell) -> Close:
+    async def speak(self, wake_up: WakeUp) -> Close:
         query = self.websocket.query_params
         kinds = frozenset(query.getlist("kind"))
         for kind in kinds.difference(KINDS):
@@ -30,20 +30,20 @@ class EventSocket(StayingSocket):
         except NoSuchThing as exc:
             await self.complain(str(exc))
             return Close(NO_STREAM, exc.message)
-        with self.serving.events(Subscription(bell.ring, streams or None, kinds or None)) as subscription:
+        with self.serving.events(Subscription(wake_up.ring, streams or None, kinds or None)) as subscription:
             if subscription.wants("streams", None):
                 listed = {"type": "streams", "streams": self.serving.streams.statuses()}
                 # The list comes first; events from while it was made come after it.
-                for event in (listed, *subscription.take()):
+                for event in (listed, *subscription.drain()):
                     subscription.put(event)
             while not self.serving.clients.ended:
-                for event in subscription.take():
+                for event in subscription.drain():
                     await self.send(json.dumps(event, ensure_ascii=False))
-                await bell.wait()
+                await wake_up.wait()
         return Close(ENDING, "the server is ending")
 
-    def heard(self, text: str) -> None:
-        """Handle a text message; see `StayingSocket.heard`."""
+    def on_message(self, text: str) -> None:
+        """Handle a text message; see `StayingSocket.on_message`."""
         raise MalformedMessage("nothing is expected here; commands go to /api/streams")
 
 

@@ -11,8 +11,8 @@ from arr_stream.live.alerts import Alerts
 from arr_stream.live.events import EventHub
 from arr_stream.live.metrics import LiveMetrics, StreamMetrics
 from arr_stream.live.pictures import Watching
+from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import StreamRunner
-from arr_stream.live.streams import LiveStreams
 from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.base import SourceStats

@@ -19,7 +19,7 @@ from arr_stream.live.pictures import Watching
 from arr_stream.live.runner import StreamRunner
 from arr_stream.web.problems import NoSuchThing, NotYet
 from arr_stream.web.security import TRANSPORT
-from arr_stream.web.serving import Bell, Serving
+from arr_stream.web.serving import Serving, WakeUp
 from arr_stream.web.sockets import (
     ENDING,
     FAILED,
@@ -56,19 +56,19 @@ class VideoSocket(StayingSocket):
         self._runner = runner
         self._watching: Watching | None = None
 
-    async def speak(self, bell: Bell) -> Close:
+    async def speak(self, wake_up: WakeUp) -> Close:
         query = self.websocket.query_params
         views, cells = query.getlist("view") or ["patches"], query.get("cells", "0") in {"1", "true"}
         try:
-            self._watching = self.serving.observer.watch(self._runner, views, bell.ring, cells=cells)
+            self._watching = self.serving.observer.watch(self._runner, views, wake_up.ring, cells=cells)
         except InvalidSetting as exc:
             await self.complain(str(exc))
             return Close(MALFORMED, exc.message)
-        with closing(self._watching) as watching, self.serving.removals(bell):
-            return await self._pictures(watching, bell)
+        with closing(self._watching) as watching, self.serving.removals(wake_up):
+            return await self._pictures(watching, wake_up)
 
-    def heard(self, text: str) -> None:
-        """Handle a text message; see `StayingSocket.heard`."""
+    def on_message(self, text: str) -> None:
+        """Handle a text message; see `StayingSocket.on_message`."""
         watching = self._watching
         try:
             message = ClientMessage.model_validate_json(text)
@@ -77,7 +77,7 @@ class VideoSocket(StayingSocket):
             if message.views is not None or message.cells is not None:
                 watching.show(message.views, message.cells)
             if message.gaze is not None:
-                self._runner.look(*message.gaze)
+                self._runner.set_gaze(*message.gaze)
         except ValidationError as exc:
             raise MalformedMessage(first_fault(exc)) from exc
         except InvalidSetting as exc:
@@ -85,7 +85,7 @@ class VideoSocket(StayingSocket):
         if message.ack is not None and not watching.acknowledge(message.ack):
             raise MalformedMessage(f"ack {message.ack}: no such message is under way")
 
-    async def _pictures(self, watching: Watching, bell: Bell) -> Close:
+    async def _pictures(self, watching: Watching, wake_up: WakeUp) -> Close:
         while True:
             if self.serving.clients.ended:
                 return Close(ENDING, "the server is ending")
@@ -94,9 +94,9 @@ class VideoSocket(StayingSocket):
             if watching.error is not None:
                 await self.complain(watching.error)
                 return Close(FAILED, "the view cannot be drawn")
-            message = watching.take()
+            message = watching.next_message()
             if message is None:
-                await bell.wait()
+                await wake_up.wait()
                 continue
             await self.send(message)
             self.serving.observer.picture_sent(self._runner)
@@ -126,37 +126,37 @@ def picture_routes(serving: Serving) -> APIRouter:
             raise NotYet(f"{runner.name} has no picture yet", remedy="try again in a moment")
         return Response(jpeg, media_type="image/jpeg")
 
-    async def place(id: str) -> AsyncIterator[Bell]:
-        with serving.clients.place(serving.runner(id).id) as bell:
-            yield bell
+    async def place(id: str) -> AsyncIterator[WakeUp]:
+        with serving.clients.place(serving.runner(id).id) as wake_up:
+            yield wake_up
 
     a_place = Depends(place)
 
     @router.get("/video.mjpeg", response_class=Response)
-    async def mjpeg(request: Request, id: str, view: str = _View, bell: Bell = a_place) -> Response:
+    async def mjpeg(request: Request, id: str, view: str = _View, wake_up: WakeUp = a_place) -> Response:
         """Send pictures one after the other, the newest each time (`multipart/x-mixed-replace`)."""
         # Buffered pictures are old by the time they arrive: do not buffer here.
         if (transport := request.scope.get("state", {}).get(TRANSPORT)) is not None:
             transport.set_write_buffer_limits(high=0)
-        parts = _parts(serving, serving.runner(id), check_view(view), bell)
+        parts = _parts(serving, serving.runner(id), check_view(view), wake_up)
         return StreamingResponse(parts, media_type=f"multipart/x-mixed-replace; boundary={_BOUNDARY}")
 
     return router
 
 
-async def _parts(serving: Serving, runner: StreamRunner, view: str, bell: Bell) -> AsyncIterator[bytes]:
+async def _parts(serving: Serving, runner: StreamRunner, view: str, wake_up: WakeUp) -> AsyncIterator[bytes]:
     """Yield the newest picture each time that the client has taken the last one.
 
     A part ends at the next one's header, and browsers show it only then: so that header is sent with it, before the
     next
     picture exists. A part can therefore not state its length.
     """
-    with closing(runner.room.watch([view], bell.ring)) as watching, serving.removals(bell):
+    with closing(runner.room.watch([view], wake_up.ring)) as watching, serving.removals(wake_up):
         yield _HEAD
         while not serving.clients.ended and serving.has(runner) and watching.error is None:
-            message = watching.take()
+            message = watching.next_message()
             if message is None:
-                await bell.wait()
+                await wake_up.wait()
                 continue
             # See `arr_stream.live.pictures.message`.
             (length,) = struct.unpack_from("<I", message)

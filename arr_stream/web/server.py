@@ -26,7 +26,7 @@ from arr_stream.web.pictures import picture_routes
 from arr_stream.web.problems import add_handlers
 from arr_stream.web.security import TRANSPORT, Security
 from arr_stream.web.serving import Serving
-from arr_stream.web.streams import question_routes, stream_routes
+from arr_stream.web.stream_routes import question_routes, stream_routes
 
 REQUEST_SECONDS = 15.0
 """Time limit for a whole request; a connection is cut after it, even if single bytes keep coming."""

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from arr_stream.live.events import Subscription
+from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import StreamRunner
-from arr_stream.live.streams import LiveStreams
 from arr_stream.web.access import Access, AllowedSources
 from arr_stream.web.observers import Observer
 from arr_stream.web.problems import NoSuchThing, NotNow, TooManyClients
@@ -20,7 +20,7 @@ MOST_CLIENTS = 64
 MOST_OF_A_STREAM = 40
 
 
-class Bell:
+class WakeUp:
     """Signal from any thread that wakes a coroutine of the running event loop; repeated rings wake it once."""
 
     def __init__(self) -> None:
@@ -53,15 +53,15 @@ class Clients:
         self.ended = False
         self._most = most
         self._most_of_a_stream = most_of_a_stream
-        self._bells: set[Bell] = set()
+        self._bells: set[WakeUp] = set()
         self._watching: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._bells)
 
     @contextmanager
-    def place(self, stream: str | None = None) -> Iterator[Bell]:
-        """Reserve a place for a client, among the viewers of `stream` if given, and yield the bell that wakes it.
+    def place(self, stream: str | None = None) -> Iterator[WakeUp]:
+        """Reserve a place for a client, among the viewers of `stream` if given, and yield the event that wakes it.
 
         Raises:
             TooManyClients: No place is left, or the server is ending.
@@ -72,20 +72,20 @@ class Clients:
             raise TooManyClients(
                 f"{self._watching[stream]} clients watch this stream", remedy=f"{self._most_of_a_stream} is the limit"
             )
-        bell, watched = Bell(), Counter([stream] if stream is not None else ())
-        self._bells.add(bell)
+        wake_up, watched = WakeUp(), Counter([stream] if stream is not None else ())
+        self._bells.add(wake_up)
         self._watching += watched
         try:
-            yield bell
+            yield wake_up
         finally:
-            self._bells.discard(bell)
+            self._bells.discard(wake_up)
             self._watching -= watched
 
     def end(self) -> None:
         """Wake all clients to leave."""
         self.ended = True
-        for bell in self._bells:
-            bell.ring()
+        for wake_up in self._bells:
+            wake_up.ring()
 
 
 @dataclass(slots=True, eq=False)
@@ -124,9 +124,9 @@ class Serving:
         if count >= most:
             raise NotNow(f"{count} streams run already", remedy=f"remove one; {most} is the limit")
 
-    def removals(self, bell: Bell) -> AbstractContextManager[object]:
-        """Ring `bell` when streams are added or removed, until the end of the block."""
-        return self.events(Subscription(bell.ring, kinds={"streams"}, most_waiting=1))
+    def removals(self, wake_up: WakeUp) -> AbstractContextManager[object]:
+        """Ring `wake_up` when streams are added or removed, until the end of the block."""
+        return self.events(Subscription(wake_up.ring, kinds={"streams"}, most_waiting=1))
 
     @contextmanager
     def events(self, subscription: Subscription) -> Iterator[Subscription]:

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from arr_stream.web.problems import TooManyClients
 from arr_stream.web.security import SEND_SECONDS, ClientTooSlow, cut
-from arr_stream.web.serving import Bell, Serving
+from arr_stream.web.serving import Serving, WakeUp
 
 MOST_MALFORMED = 10
 _MOST_MESSAGES_A_SECOND = 200
@@ -43,11 +43,11 @@ class StayingSocket(ABC):
         self.websocket = websocket
 
     @abstractmethod
-    async def speak(self, bell: Bell) -> Close:
+    async def speak(self, wake_up: WakeUp) -> Close:
         """Send all pending messages each time the bell rings."""
 
     @abstractmethod
-    def heard(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         """Take a text message.
 
         Raises:
@@ -55,15 +55,15 @@ class StayingSocket(ABC):
         """
 
     def heard_bytes(self, data: bytes) -> None:
-        """Take a binary message; raises `MalformedMessage` as `heard` does."""
+        """Take a binary message; raises `MalformedMessage` as `on_message` does."""
         raise MalformedMessage("a binary message, where JSON text is expected")
 
     async def run(self, stream: str | None = None) -> None:
         """Serve the client until either side ends, in a reserved place."""
         await self.websocket.accept()
         try:
-            with self.serving.clients.place(stream) as bell:
-                close = await _first_of(self.speak(bell), self._listen())
+            with self.serving.clients.place(stream) as wake_up:
+                close = await _first_of(self.speak(wake_up), self._listen())
         except TooManyClients as exc:
             close = Close(CROWDED, str(exc))
         if close.code is not None:
@@ -91,7 +91,7 @@ class StayingSocket(ABC):
                 messages, second = 0, clock()
             try:
                 if (text := message.get("text")) is not None:
-                    self.heard(text)
+                    self.on_message(text)
                 else:
                     self.heard_bytes(message["bytes"])
             except MalformedMessage as exc:

@@ -15,7 +15,7 @@ from arr_stream.relevance.question import sought
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
-from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from arr_stream.vlm.qwen3_vl.session import QwenSession
 from benchmarks.answers.clips import EACH, choices
 from benchmarks.answers.pictures import Choice, PictureChoosers
 from benchmarks.answers.showing import Watcher
@@ -244,7 +244,7 @@ def _watched(
                 story,
                 {len(story.frames) - 1: [one.question]},
                 (own := _spending(settings, tokens, len(story.frames) / FPS)),
-                QwenViewer(loaded, own),
+                QwenSession(loaded, own),
                 queries=sought(one.question),
             )
             condition = number, "clips", one.kind, one.question, name, share

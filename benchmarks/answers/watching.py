@@ -10,7 +10,7 @@ import arr_stream
 from arr_stream.config import Settings
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.relevance.query import parse_text
-from arr_stream.vlm.qwen3_vl.streaming import StreamingViewer
+from arr_stream.vlm.qwen3_vl.streaming import StreamingSession
 from benchmarks.scenes.camera import FPS, GeneratedSource
 from benchmarks.scenes.stories import Story
 
@@ -37,7 +37,7 @@ def watched(
     story: Story,
     asked: Mapping[int, Sequence[str]],
     settings: Settings,
-    viewer: StreamingViewer,
+    session: StreamingSession,
     *,
     queries: Sequence[str] = (),
     fps: float = FPS,
@@ -49,7 +49,7 @@ def watched(
         story: The clip.
         asked: Questions by number of the frame after which they are asked.
         settings: Of the stream and of the model.
-        viewer: The model, which has seen nothing; closed at the end.
+        session: The model, which has seen nothing; closed at the end.
         queries: What is looked for.
         fps: Frames a second of the clip.
         instead: Of the cells chosen, those that are shown.
@@ -63,16 +63,16 @@ def watched(
                 choosing_ms += sum(patches.latency_ms.values())
                 shown = instead(patches)
                 if patches.index % every or not len(shown):
-                    stream.pipeline.take_back()
+                    stream.pipeline.undo_last_selection()
                 elif stream.frame is not None:
-                    viewer.see(stream.frame, shown)
+                    session.see(stream.frame, shown)
                 for question in asked.get(patches.index, ()):
-                    answers.append(viewer.ask(question))
-                    if viewer.attention is not None and settings.vlm.feedback:
-                        stream.attend(viewer.attention)
-        tokens = viewer.memory.visual_tokens
+                    answers.append(session.ask(question))
+                    if session.attention is not None and settings.vlm.feedback:
+                        stream.attend(session.attention)
+        tokens = session.memory.visual_tokens
     finally:
-        viewer.close()
+        session.close()
     whole_ms = (time.perf_counter() - started) * 1e3
     said = tuple(answer.text.strip() for answer in answers)
     prompt_tokens = answers[-1].prompt_tokens if answers else 0

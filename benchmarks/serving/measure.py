@@ -21,7 +21,7 @@ from arr_stream.relevance.question import sought
 from arr_stream.types import ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.adapter import use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.server.carrying import CarryingViewer
+from arr_stream.vlm.server.carrying import CarryingSession
 from arr_stream.vlm.server.chat import ChatServer
 from arr_stream.vlm.server.endpoint import Endpoint
 from arr_stream.weights.catalogue import shipped_folder
@@ -253,7 +253,7 @@ def _parts(way: str, frames: Sequence[ByteArray], seed: int) -> Parts:
     count = int(len(everything) * SHARE)
     pairs = max(1, len(frames) // 2)
     lots = [np.sort(rng.permutation(len(everything))[:count]).astype(np.int32) for _ in range(pairs)]
-    return cells(frames, [everything.take(lot) for lot in lots])
+    return cells(frames, [everything.select(lot) for lot in lots])
 
 
 def _first_tokens(server: VllmServer, ways: Sequence[str], runs: int) -> Iterator[Call]:
@@ -311,10 +311,10 @@ def _watched(server: VllmServer, story: Any, question: str, truth: str) -> Call:
         {"vlm.endpoint": server.address, "vlm.model": "tiny", "selection.budget": str(tokens), "vlm.answer_tokens": 6}
     )
     chat = ChatServer(Endpoint.parse(server.address, "OPENAI_API_KEY"), "tiny", timeout_seconds=60)
-    viewer = CarryingViewer(chat, settings)
+    session = CarryingSession(chat, settings)
     try:
         asked = {len(story.frames) - 1: [question]}
-        seen = watched(story, asked, settings, viewer, queries=sought(question))
+        seen = watched(story, asked, settings, session, queries=sought(question))
     finally:
         chat.close()
     right = is_same(seen.answers[0], truth)

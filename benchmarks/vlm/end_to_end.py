@@ -13,7 +13,7 @@ from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, ma
 from arr_stream.pipeline import Pipeline
 from arr_stream.stream import make_device
 from arr_stream.types import Frame
-from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from arr_stream.vlm.qwen3_vl.session import QwenSession
 from benchmarks.scenes.clips import FPS, panning
 from benchmarks.vlm.model import Timed
 from benchmarks.vlm.passes import QUESTION
@@ -184,7 +184,7 @@ class _Ours:
 
     def round(self) -> _Round:
         pipeline = Pipeline(self._settings, InStepKeyframes(self._generator), device=make_device(self._settings))
-        viewer = QwenViewer(self._model.loaded, self._settings)
+        session = QwenSession(self._model.loaded, self._settings)
         made = _Round()
         for frame in self._clip:
             took: list[float] = []
@@ -194,7 +194,7 @@ class _Ours:
             made.keyframes += patches.keyframe
             if frame.index % self._step == 0:
                 with self._model.clock(took):
-                    feeding = viewer.see(frame, patches)
+                    feeding = session.see(frame, patches)
                 made.add("vision", feeding.vision_ms)
                 made.add("prefill", feeding.prefill_ms)
                 made.add("beside them", took[0] - feeding.vision_ms - feeding.prefill_ms)
@@ -202,11 +202,11 @@ class _Ours:
                 made.held += feeding.held
         took = []
         with self._model.clock(took):
-            answer = viewer.ask(QUESTION)
+            answer = session.ask(QUESTION)
         made.add("question", took[0] - answer.decode_ms)
         made.add("decode", answer.decode_ms)
         made.answer_tokens = answer.answer_tokens
-        viewer.close()
+        session.close()
         return made
 
 

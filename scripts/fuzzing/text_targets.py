@@ -142,7 +142,7 @@ def _open_rules(scratch: Path) -> Run:
         watch, fired = RuleWatch(parse_rule(text)), 0
         for index in range(4):
             patches: Any = _Patches(**vars(seen), pts_seconds=index * 0.7)
-            said = watch.look(patches)
+            said = watch.update(patches)
             fired += said is not None
             if said is not None and ("\n" in said or "\x1b" in said):
                 raise AssertionError(f"a message that is no line: {said!r}")

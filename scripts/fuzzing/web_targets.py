@@ -24,10 +24,10 @@ def _messages() -> list[bytes]:
 
 def _open_messages(scratch: Path) -> Run:
     from arr_stream.config import Settings
+    from arr_stream.live.live_stream import PointerGaze
     from arr_stream.live.pictures import checked_views
-    from arr_stream.live.stream import PointerGaze
     from arr_stream.relevance.query import RegionQuery, parse_text
-    from arr_stream.web import streams
+    from arr_stream.web import stream_routes
     from arr_stream.web.pictures import VideoSocket
     from arr_stream.web.settings import checked_changes
 
@@ -44,14 +44,14 @@ def _open_messages(scratch: Path) -> Run:
         # No event loop runs here, and this part of a socket needs none.
         socket: Any = VideoSocket.__new__(VideoSocket)
         socket.serving, socket._runner, socket._watching = serving, gaze, watching
-        socket.heard(text)
+        socket.on_message(text)
         return "socket"
 
     def run(data: bytes) -> str:
         name, text = _NAMES[data[0] % len(_NAMES)], data[1:]
         if name == "ClientMessage":
             return socket_says(text.decode("utf-8", "replace"))
-        body = getattr(streams, name).model_validate_json(text)
+        body = getattr(stream_routes, name).model_validate_json(text)
         if name in ("NewStream", "StreamChange"):
             Settings().with_values(checked_changes(body.settings, running=name == "StreamChange"))
         for asked in [*getattr(body, "texts", ()), *getattr(body, "query", ())]:
@@ -59,7 +59,7 @@ def _open_messages(scratch: Path) -> Run:
         if getattr(body, "region", None) is not None:
             RegionQuery(body.region.xywh).checked((640, 360))
         for x, y in getattr(body, "points", ()):
-            gaze.look(x, y)
+            gaze.set_gaze(x, y)
         gaze.between(0, 1)
         return name
 
@@ -92,8 +92,8 @@ def _requests() -> list[bytes]:
 def _open_requests(scratch: Path) -> Run:
     from arr_stream.config import Settings
     from arr_stream.live.events import EventHub
+    from arr_stream.live.registry import LiveStreams
     from arr_stream.live.runner import RunnerParts
-    from arr_stream.live.streams import LiveStreams
     from arr_stream.web.access import AllowedSources, make_access
     from arr_stream.web.observers import Observer
     from arr_stream.web.server import create_app

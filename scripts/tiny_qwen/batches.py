@@ -204,11 +204,11 @@ def shown(rng: np.random.Generator, story: Story, showing: Showing) -> tuple[lis
     elif showing == "mixed":
         cells = _mixed(rng, story, grid)
     elif showing == "alone":
-        cells = whole.take(_alone(rng, story))
+        cells = whole.select(_alone(rng, story))
     else:
         order = showing if showing != "pruned" else str(rng.choice(("things", "random", "even")))
         count = max(2, round(grid.cells * float(np.exp(rng.uniform(math.log(0.05), math.log(0.8))))))
-        cells = whole.take(np.sort(_order(rng, story, 0, grid, order)[:count]).astype(np.int32))
+        cells = whole.select(np.sort(_order(rng, story, 0, grid, order)[:count]).astype(np.int32))
     seen = _visible(story, 0, cells, grid)
     if showing != "pruned":
         return [Block(picture, picture, cells, np.arange(len(cells)), media, labels)], seen

@@ -101,7 +101,7 @@ def _sequence(example: Example, words: Words) -> _Sequence:
     for block in example.blocks:
         media: Media = "image" if block.seconds is None else "video"
         text(words.before(media, block.seconds or 0.0))
-        cells = block.encoded.take(block.kept.astype(np.int32))
+        cells = block.encoded.select(block.kept.astype(np.int32))
         ids += [words.prompt.cell(media)] * len(cells)
         visual += [True] * len(cells)
         positions.append(token_positions(cells, at))

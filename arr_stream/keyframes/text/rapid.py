@@ -85,10 +85,10 @@ class RapidOcrFinder:
 
     def find(self, picture: KeyframeInput) -> TextFinding:
         rgb = picture.frame.rgb
-        regions, hints = self.look(rgb, self.detect_side_px)
+        regions, hints = self.search(rgb, self.detect_side_px)
         return finding(picture, self.read(rgb, regions), hints)
 
-    def look(
+    def search(
         self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE
     ) -> tuple[list[TextRegion], FloatArray]:
         """Return the unread regions of a picture, and the text-likeness `[h, w]` of its places.
@@ -165,7 +165,7 @@ _MISSED = 0.7
 _PART = "auto: rapidocr"
 
 
-class Window(NamedTuple):
+class Tile(NamedTuple):
     """Part of a frame, in pixels: columns `x0` to `x1` and rows `y0` to `y1`, the latter excluded."""
 
     x0: int
@@ -173,21 +173,21 @@ class Window(NamedTuple):
     x1: int
     y1: int
 
-    def touches(self, other: Window) -> bool:
+    def touches(self, other: Tile) -> bool:
         return self.x0 < other.x1 and other.x0 < self.x1 and self.y0 < other.y1 and other.y0 < self.y1
 
-    def joined(self, other: Window) -> Window:
-        return Window(min(self.x0, other.x0), min(self.y0, other.y0), max(self.x1, other.x1), max(self.y1, other.y1))
+    def joined(self, other: Tile) -> Tile:
+        return Tile(min(self.x0, other.x0), min(self.y0, other.y0), max(self.x1, other.x1), max(self.y1, other.y1))
 
     @property
     def area(self) -> int:
         return (self.x1 - self.x0) * (self.y1 - self.y0)
 
-    def widened(self, stride_px: float, size_wh: tuple[int, int]) -> Window:
+    def widened(self, stride_px: float, size_wh: tuple[int, int]) -> Tile:
         """Return an enclosing window within a frame, with sides that are multiples of the stride or the frame's."""
         x0, x1 = _widened(self.x0, self.x1, stride_px, size_wh[0])
         y0, y1 = _widened(self.y0, self.y1, stride_px, size_wh[1])
-        return Window(x0, y0, x1, y1)
+        return Tile(x0, y0, x1, y1)
 
     def crop(self, rgb: ByteArray) -> ByteArray:
         return np.ascontiguousarray(rgb[self.y0 : self.y1, self.x0 : self.x1])
@@ -259,7 +259,7 @@ class AutoText:
     def _look(
         self,
         rgb: ByteArray,
-        windows: Sequence[Window],
+        windows: Sequence[Tile],
         side_px: float,
         least_score: float,
         likely: FloatArray | None = None,
@@ -269,7 +269,7 @@ class AutoText:
         scale = side_px / max(size_wh)
         for window in windows:
             crop = window.crop(rgb)
-            regions, hints = self._finder.look(crop, max(crop.shape[:2]) * scale, least_score)
+            regions, hints = self._finder.search(crop, max(crop.shape[:2]) * scale, least_score)
             found += [window.to_frame(region, size_wh) for region in regions]
             if likely is not None:
                 window.paste(hints, likely, size_wh)
@@ -293,8 +293,8 @@ def _missed(known: Sequence[TextRegion], found: Sequence[TextRegion], size_wh: t
 
 
 def faint_windows(
-    likely: FloatArray, places: Sequence[Window], found: Sequence[TextRegion], size_wh: tuple[int, int]
-) -> list[Window]:
+    likely: FloatArray, places: Sequence[Tile], found: Sequence[TextRegion], size_wh: tuple[int, int]
+) -> list[Tile]:
     """Return windows of faintly text-like places outside of the found regions; none if such places are too many.
 
     Args:
@@ -327,10 +327,10 @@ def _within(region: TextRegion, others: Sequence[TextRegion], size_wh: tuple[int
     box = _box(region, size_wh)
     x, y = (box.x0 + box.x1) // 2, (box.y0 + box.y1) // 2
     boxes = [_box(other, size_wh) for other in others]
-    return any(other.touches(Window(x, y, x + 1, y + 1)) and other.area >= box.area for other in boxes)
+    return any(other.touches(Tile(x, y, x + 1, y + 1)) and other.area >= box.area for other in boxes)
 
 
-def _name(known: Sequence[TextRegion], windows: Sequence[Window], faint: Sequence[Window]) -> str:
+def _name(known: Sequence[TextRegion], windows: Sequence[Tile], faint: Sequence[Tile]) -> str:
     places = "1 place" if len(windows) == 1 else f"{len(windows)} places"
     return ", ".join(
         [
@@ -351,14 +351,14 @@ class Search(NamedTuple):
         doubtful: Regions that may be invalid: a close look checks their expected places.
     """
 
-    places: list[Window]
+    places: list[Tile]
     known: list[TextRegion]
     doubtful: list[TextRegion]
 
 
 def search(before: TextBefore | None, size_wh: tuple[int, int]) -> Search:
     """Return the search of the whole frame, or only of new places."""
-    everywhere = [Window(0, 0, *size_wh)]
+    everywhere = [Tile(0, 0, *size_wh)]
     if before is None:
         return Search(everywhere, [], [])
     height, width = before.new.shape
@@ -379,18 +379,18 @@ def _widely(region: TextRegion, margin_px: float, size_wh: tuple[int, int]) -> T
     return _rectangle(x0 / size_wh[0], y0 / size_wh[1], x1 / size_wh[0], y1 / size_wh[1])
 
 
-def _box(region: TextRegion, size_wh: tuple[int, int], margin_px: float = 0.0) -> Window:
+def _box(region: TextRegion, size_wh: tuple[int, int], margin_px: float = 0.0) -> Tile:
     """Return the upright box around a region, within the frame."""
     corners = np.array(region.polygon_xy) * size_wh
     (x0, y0), (x1, y1) = corners.min(axis=0) - margin_px, corners.max(axis=0) + margin_px
-    return Window(
+    return Tile(
         max(0, math.floor(x0)), max(0, math.floor(y0)), min(size_wh[0], math.ceil(x1)), min(size_wh[1], math.ceil(y1))
     )
 
 
 def windows_around(
     hints: Iterable[TextRegion], size_wh: tuple[int, int], margin_px: float, side_px: float
-) -> list[Window]:
+) -> list[Tile]:
     """Return windows around hints with a margin, merged until no two overlap.
 
     Args:
@@ -402,7 +402,7 @@ def windows_around(
     """
     margin_px *= max(size_wh) / LOOK_SIDE_PX
     stride_px = STRIDE_PX * max(size_wh) / side_px
-    separate: list[Window] = []
+    separate: list[Tile] = []
     for hint in hints:
         window = _box(hint, size_wh, margin_px).widened(stride_px, size_wh)
         # A union may touch windows that neither part touched, so each is tried again on all remaining ones.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from arr_stream.draw.annotate import Annotator
 from arr_stream.draw.views import VIEWS
 from arr_stream.errors import ArrStreamError
-from arr_stream.live.stream import LiveStream
+from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.window.drawing import Pane
 from arr_stream.live.window.screen import WindowEvent
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text

@@ -11,11 +11,11 @@ from arr_stream.consumer import Outcome, Rate, Recent
 from arr_stream.draw.annotate import Annotator
 from arr_stream.draw.overlay import draw_box
 from arr_stream.draw.typeface import ACCENT, ALARM, WHITE
+from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.pictures import Shown
-from arr_stream.live.stream import LiveStream
 from arr_stream.live.window import drawing
 from arr_stream.live.window.controls import Controls, Scene
-from arr_stream.live.window.screen import Window
+from arr_stream.live.window.screen import TkWindow
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import ByteArray, Frame
 
@@ -80,7 +80,7 @@ class WindowLoop:
 
     def __init__(
         self,
-        window: Window,
+        window: TkWindow,
         stream: LiveStream,
         feed: Feed,
         *,
@@ -119,7 +119,7 @@ class WindowLoop:
             self._window.resize(drawing.first_size(fresh.frame.size_wh))
             self._controls.tell("h shows the keys")
         self._newest = fresh
-        self._annotator.take(fresh.patches)
+        self._annotator.update(fresh.patches)
         for notice in fresh.patches.notices:
             self._controls.tell(notice, failed=True)
 

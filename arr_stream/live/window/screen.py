@@ -55,7 +55,7 @@ class WindowEvent:
     key: str = ""
 
 
-class Window:
+class TkWindow:
     """Window that is hidden until its first picture; all calls come from the main thread.
 
     Raises:

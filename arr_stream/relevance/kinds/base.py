@@ -23,7 +23,7 @@ from arr_stream.texture.pixels import picture_hw, resized
 from arr_stream.types import FloatArray, Frame, Grid
 
 
-class Region(Protocol):
+class FollowedRegion(Protocol):
     """Region that is tracked through the stream, at a quarter of the texture's size."""
 
     @property
@@ -31,7 +31,7 @@ class Region(Protocol):
         """Probability of the region, `[h, w]` in [0, 1]."""
         ...
 
-    def follow(self, rgb: Array, flow: Flow | None) -> Region:
+    def follow(self, rgb: Array, flow: Flow | None) -> FollowedRegion:
         """Return the region on the next picture; see `RegionTracker.step`."""
         ...
 
@@ -64,7 +64,7 @@ class QueryInput:
     keyframes: KeyframeResults
     meanings: Mapping[str, Array] = field(default_factory=dict)
     put: Callable[[npt.NDArray[Any]], Array] = _as_it_is
-    put_region: Callable[[RegionTracker], Region] = _as_it_is
+    put_region: Callable[[RegionTracker], FollowedRegion] = _as_it_is
     picture: Array | None = None
 
     @property
@@ -113,7 +113,7 @@ class QueryContext:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class QueryAnswer:
     """Relevance of one frame to one query.
 
     Args:
@@ -142,7 +142,7 @@ class Answer:
 class QueryTask(Protocol):
     """Task of a query on one frame: a dataclass of arrays and constants."""
 
-    def answer(self, context: QueryContext) -> Answer: ...
+    def answer(self, context: QueryContext) -> QueryAnswer: ...
 
 
 class QueryScorer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arr_stream.motion.anchor import ColourModel
-from arr_stream.relevance.kinds.base import Answer, QueryContext, QueryInput, QueryScorer, QueryTask
+from arr_stream.relevance.kinds.base import QueryAnswer, QueryContext, QueryInput, QueryScorer, QueryTask
 from arr_stream.relevance.query import ExampleQuery
 from arr_stream.texture.arrays import Array, take
 from arr_stream.texture.pixels import packed_colours
@@ -21,8 +21,8 @@ class ExampleTask:
 
     table: Array
 
-    def answer(self, context: QueryContext) -> Answer:
-        return Answer(take(self.table, packed_colours(context.quarter, 5)), False)
+    def answer(self, context: QueryContext) -> QueryAnswer:
+        return QueryAnswer(take(self.table, packed_colours(context.quarter, 5)), False)
 
 
 class ExampleScorer(QueryScorer):

@@ -10,7 +10,14 @@ import numpy as np
 
 from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.redetection import Redetector
-from arr_stream.relevance.kinds.base import Answer, QueryContext, QueryInput, QueryScorer, QueryTask, Region
+from arr_stream.relevance.kinds.base import (
+    FollowedRegion,
+    QueryAnswer,
+    QueryContext,
+    QueryInput,
+    QueryScorer,
+    QueryTask,
+)
 from arr_stream.relevance.query import MaskQuery, RegionQuery
 from arr_stream.texture.arrays import Array
 from arr_stream.texture.pixels import averaged
@@ -33,16 +40,16 @@ class RegionTask:
         confidence: `[1, 1]`, confidence in its tracked place.
     """
 
-    region: Region | None
+    region: FollowedRegion | None
     drawn: bool
     confidence: Array | float = 1.0
 
-    def answer(self, context: QueryContext) -> Answer:
+    def answer(self, context: QueryContext) -> QueryAnswer:
         if self.region is None:
-            return Answer(context.nothing(), False)
+            return QueryAnswer(context.nothing(), False)
         region = self.region if self.drawn else self.region.follow(context.quarter, context.flow)
         relevance = region.relevance() * self.confidence
-        return Answer(relevance, not self.drawn and context.flow is not None, region)
+        return QueryAnswer(relevance, not self.drawn and context.flow is not None, region)
 
 
 class RegionScorer(QueryScorer):
@@ -55,7 +62,7 @@ class RegionScorer(QueryScorer):
     def __init__(self, query: RegionQuery | MaskQuery) -> None:
         self._query = query
         self._tracker = RegionTracker()
-        self._region: Region | None = None
+        self._region: FollowedRegion | None = None
         self._redetector: Redetector | None = None
         self._confidence: Array | float = 1.0
         self._steps = 0
@@ -93,7 +100,7 @@ class RegionScorer(QueryScorer):
         self._box = _box_around(host_view)
         if self._redetector is None:
             return None
-        finding = self._redetector.look(inputs.quarter, host_view)
+        finding = self._redetector.search(inputs.quarter, host_view)
         self._confidence = inputs.put(np.full((1, 1), finding.confidence, np.float32))
         if finding.mask is not None and self._tracker.resume(inputs.quarter, finding.mask):
             self._region = inputs.put_region(self._tracker)

@@ -9,7 +9,7 @@ import numpy as np
 
 from arr_stream.motion.carry import carry
 from arr_stream.relevance.detected import object_maps
-from arr_stream.relevance.kinds.base import Answer, QueryContext, QueryInput, QueryScorer, QueryTask
+from arr_stream.relevance.kinds.base import QueryAnswer, QueryContext, QueryInput, QueryScorer, QueryTask
 from arr_stream.relevance.meaning import still_meant
 from arr_stream.relevance.membership import Senses, text_relevance
 from arr_stream.relevance.query import TextQuery
@@ -51,7 +51,7 @@ class TextTask:
     embedded_before: bool = False
     objects: Array | None = None
 
-    def answer(self, context: QueryContext) -> Answer:
+    def answer(self, context: QueryContext) -> QueryAnswer:
         motion = context.motion if self.query.needs_motion else None
         meaning = self._meant(context) if self.by_model else None
         objects = self._detected(context) if self.query.objects and not self.by_model else None
@@ -62,15 +62,15 @@ class TextTask:
         if objects is not None:
             moves = any(term.moves for term in self.query.objects)
             words = bool(self.query.words)
-            return Answer(computed, True, of_words=words, detected=True, other=objects[1], moves=moves)
+            return QueryAnswer(computed, True, of_words=words, detected=True, other=objects[1], moves=moves)
         if not self.by_model:
             half = self.query.names_the_unknown
             if half:
                 computed = computed * _as_it_moves(context)
-            return Answer(computed, False, half_understood=half, of_words=bool(self.query.words))
+            return QueryAnswer(computed, False, half_understood=half, of_words=bool(self.query.words))
         chance = computed < LEAST_MEANING
         meant = namespace(computed).where(chance, 0.0, computed)
-        return Answer(meant, self.embedded_before, of_words=bool(self.query.words))
+        return QueryAnswer(meant, self.embedded_before, of_words=bool(self.query.words))
 
     def _read(self, context: QueryContext) -> list[Array]:
         """Return the match of each place with each word, carried to this frame."""

@@ -78,7 +78,7 @@ class VisualTokens:
     features: Tensor
     deepstack: tuple[Tensor, ...]
 
-    def take(self, keep: Tensor | slice) -> VisualTokens:
+    def select(self, keep: Tensor | slice) -> VisualTokens:
         """Return some of the tokens, by mask or by index."""
         return VisualTokens(self.features[keep], tuple(level[keep] for level in self.deepstack))
 

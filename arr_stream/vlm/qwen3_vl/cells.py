@@ -83,7 +83,7 @@ class Cells:
         """`[K, 4]` as `blocks`, but with half rows and columns for a quarter."""
         return covered_extents(self.blocks, self.level, self.quarter)
 
-    def take(self, keep: BoolArray | IntArray) -> Cells:
+    def select(self, keep: BoolArray | IntArray) -> Cells:
         """Return some of the cells, by mask or by index."""
         return Cells(self.grid_hw, *(getattr(self, name)[keep] for name in _NAMES))
 
@@ -91,7 +91,7 @@ class Cells:
         """Return the cells row by row, ordered by the centre of their area: the order in which the model reads them."""
         extents = self.extents
         middle = extents[:, :2] + (extents[:, 2:] - 1) / 2
-        return self.take(np.lexsort((self.level, middle[:, 1], middle[:, 0])).astype(np.int32))
+        return self.select(np.lexsort((self.level, middle[:, 1], middle[:, 0])).astype(np.int32))
 
     def best(self, most: int) -> Cells:
         """Return at most `most` tokens with the highest scores, in reading order; of a cell all quarters or none."""
@@ -104,7 +104,7 @@ class Cells:
         kept = order[:most]
         if most and first[order[most]] == first[kept[-1]]:
             kept = kept[first[kept] != first[order[most]]]
-        return self.take(kept.astype(np.int32)).in_reading_order()
+        return self.select(kept.astype(np.int32)).in_reading_order()
 
     def covered(self) -> BoolArray:
         """Return `[gh, gw]`, the fine cells that are covered."""
@@ -124,7 +124,7 @@ def merged(parts: Sequence[Cells]) -> Cells:
     joined = concatenated(parts)
     finer = np.zeros(joined.grid_hw, bool)
     finer[joined.rows[joined.level == FINER], joined.columns[joined.level == FINER]] = True
-    joined = joined.take((joined.level != 0) | ~finer[joined.rows, joined.columns])
+    joined = joined.select((joined.level != 0) | ~finer[joined.rows, joined.columns])
     names = ("rows", "columns", "level", "quarter")
     places, of = np.unique(np.stack([getattr(joined, name) for name in names], axis=1), axis=0, return_inverse=True)
     score = np.zeros(len(places), np.float32)
@@ -167,7 +167,7 @@ def cell_pictures(picture: ByteArray, cells: Cells, source: ByteArray | None = N
         cut[index] = cv2.resize(block, (CELL_PX, CELL_PX), interpolation=cv2.INTER_AREA)
     finer = cells.level == FINER
     if finer.any():
-        cut[finer] = _quarter_pictures(cells.take(finer), source)
+        cut[finer] = _quarter_pictures(cells.select(finer), source)
     return cut
 
 

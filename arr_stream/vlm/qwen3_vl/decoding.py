@@ -18,7 +18,7 @@ from torch import Tensor
 from arr_stream.errors import WeightsInvalid
 from arr_stream.plain_text import AnswerText
 from arr_stream.vlm.qwen3_vl.memory import Memory
-from arr_stream.vlm.viewer import Stop
+from arr_stream.vlm.session import Stop
 
 
 @dataclass(frozen=True, slots=True)

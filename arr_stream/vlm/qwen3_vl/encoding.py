@@ -50,11 +50,11 @@ class Block:
         """Return time, row and column of every token of a block that starts at `start`; `[3, K]` float32."""
         return token_positions(self.cells, start)
 
-    def take(self, keep: BoolArray) -> Block:
+    def select(self, keep: BoolArray) -> Block:
         """Return the tokens that the mask keeps."""
         mask = torch.from_numpy(keep)
-        tokens = self.tokens.take(mask.to(self.tokens.features.device))
-        return Block(self.cells.take(keep), tokens, None if self.bias is None else self.bias[mask])
+        tokens = self.tokens.select(mask.to(self.tokens.features.device))
+        return Block(self.cells.select(keep), tokens, None if self.bias is None else self.bias[mask])
 
 
 class Feeder:
@@ -101,7 +101,7 @@ class Feeder:
         # The vision tower ignores the order, so the chosen cells come first.
         beside = None if self._mode == "sparse" else _others(chosen)
         encoded = self._encode(first, second, chosen if beside is None else concatenated([chosen, beside]), sources)
-        return Block(chosen, encoded.take(slice(len(chosen))))
+        return Block(chosen, encoded.select(slice(len(chosen))))
 
     def _weighted(self, first: ByteArray, second: ByteArray, chosen: Cells, relevance: FloatArray | None) -> Block:
         if relevance is None:
@@ -126,4 +126,4 @@ def _others(chosen: Cells) -> Cells:
     fine = chosen.level <= 0
     left = np.ones(len(whole), bool)
     left[chosen.rows[fine] * chosen.grid_hw[1] + chosen.columns[fine]] = False
-    return whole.take(left)
+    return whole.select(left)

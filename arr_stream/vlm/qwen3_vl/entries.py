@@ -21,7 +21,7 @@ class SeenBlock(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, keep: BoolArray) -> SeenBlock:
+    def select(self, keep: BoolArray) -> SeenBlock:
         """Return the tokens that the mask keeps."""
         ...
 
@@ -104,7 +104,7 @@ def survivors(
             kept[number][cell[place]] = True
             capacity -= price
     return [
-        seen if mask.all() else replace(seen, block=seen.block.take(mask))
+        seen if mask.all() else replace(seen, block=seen.block.select(mask))
         for seen, mask in zip(frames, kept, strict=True)
         if mask.any()
     ]

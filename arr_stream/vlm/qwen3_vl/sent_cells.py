@@ -81,7 +81,7 @@ class SentCells:
     def take_new(self, chosen: Cells, eighth_grey: ByteArray) -> Cells:
         """Return the new or changed cells of a frame, given its `Pictures.eighth_grey`, and record them as held."""
         allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
-        return chosen.take(self._cells.send(allocation, eighth_grey))
+        return chosen.select(self._cells.send(allocation, eighth_grey))
 
     def known(self, eighth_grey: ByteArray) -> BoolArray:
         """Return `[gh, gw]`: the cells that the model holds in full detail and that have not changed."""

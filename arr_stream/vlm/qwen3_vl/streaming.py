@@ -23,7 +23,7 @@ from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SeenBlock, SeenMemory, survivors
 from arr_stream.vlm.qwen3_vl.sent_cells import SentCells
-from arr_stream.vlm.viewer import OnText, Stop
+from arr_stream.vlm.session import OnText, Stop
 
 _QUESTION_TOKENS = 256
 """Tokens kept free for a question, in addition to the answer's."""
@@ -56,8 +56,8 @@ class ChosenFrame:
         )
 
 
-class StreamingViewer(ABC):
-    """Base of viewers that show a model the chosen cells of frames; not to be called from within `on_text`.
+class StreamingSession(ABC):
+    """Base of sessions that show a model the chosen cells of frames; not to be called from within `on_text`.
 
     Attributes:
         memory: Memory of the frames shown.
@@ -88,7 +88,7 @@ class StreamingViewer(ABC):
 
     @abstractmethod
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; see `Viewer.ask`."""
+        """Answer a question; see `ModelSession.ask`."""
 
     @abstractmethod
     def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells) -> SeenBlock:
@@ -106,7 +106,7 @@ class StreamingViewer(ABC):
         return nullcontext()
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """Show a frame; see `Viewer.see`.
+        """Show a frame; see `ModelSession.see`.
 
         With `video`, a frame waits for its partner: the two share a block within the budget of one, or of both with a
         budget over time.
@@ -227,10 +227,10 @@ class StreamingViewer(ABC):
     def _next_best(self, picked: Cells, count: int, frames: Sequence[ChosenFrame]) -> Cells:
         """Return the next best fine cells that were not picked and that the model does not hold in full detail."""
         assert self._sent_cells is not None
-        left = ~picked.take(picked.level <= 0).covered() & ~self._sent_cells.known(frames[-1].eighth_grey)
+        left = ~picked.select(picked.level <= 0).covered() & ~self._sent_cells.known(frames[-1].eighth_grey)
         score = np.where(left, np.max([shown.relevance for shown in frames], axis=0), -1)
         best = np.argsort(-score, axis=None, kind="stable")[:count].astype(np.int32)
-        return Cells.whole(picked.grid_hw, score).take(best[score.ravel()[best] >= 0])
+        return Cells.whole(picked.grid_hw, score).select(best[score.ravel()[best] >= 0])
 
     @property
     def _room(self) -> int:

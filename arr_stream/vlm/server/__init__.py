@@ -4,7 +4,7 @@ A vLLM with arr-stream's plugin receives the chosen cells exactly (`carrying`). 
 their models get an approximation: `packing` describes the pictures, `docs/servers.md` the losses.
 """
 
-from arr_stream.vlm.server.either import EitherViewer
-from arr_stream.vlm.server.viewer import ServerViewer
+from arr_stream.vlm.server.either import EitherSession
+from arr_stream.vlm.server.session import ServerSession
 
-__all__ = ["EitherViewer", "ServerViewer"]
+__all__ = ["EitherSession", "ServerSession"]

@@ -1,7 +1,7 @@
-"""The viewer for a server with arr-stream's plugin: it sends cells exactly, each with its true position.
+"""The session for a server with arr-stream's plugin: it sends cells exactly, each with its true position.
 
 The conversation only grows at its end, byte for byte, so a server that caches prefixes computes nothing twice. When the
-context is full, the viewer rewrites the conversation to half of the context and continues from there.
+context is full, the session rewrites the conversation to half of the context and continues from there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent
 from arr_stream.vlm.qwen3_vl.prompt import Media, time_text
-from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer
+from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingSession
 from arr_stream.vlm.server.chat import ChatServer, Message, Reply
-from arr_stream.vlm.server.viewer import MARKER_TOKENS, MESSAGE_TOKENS, answer_of, asked_of, text_tokens
-from arr_stream.vlm.viewer import OnText, Stop
+from arr_stream.vlm.server.session import MARKER_TOKENS, MESSAGE_TOKENS, answer_of, asked_of, text_tokens
+from arr_stream.vlm.session import OnText, Stop
 
 _MOST_PICTURES = 512
 """Most pictures in one question, as `arr-stream vllm-args` configures servers."""
@@ -45,9 +45,9 @@ class SentBlock:
     def __len__(self) -> int:
         return len(self.cells)
 
-    def take(self, keep: BoolArray) -> SentBlock:
+    def select(self, keep: BoolArray) -> SentBlock:
         """Return the tokens that the mask keeps."""
-        return SentBlock(self.cells.take(keep), self.pictures[keep])
+        return SentBlock(self.cells.select(keep), self.pictures[keep])
 
     @cached_property
     def url(self) -> str:
@@ -118,8 +118,8 @@ class Conversation:
         return asked_of(content, question, self.instruction)
 
 
-class CarryingViewer(StreamingViewer):
-    """`Viewer` that sends the chosen cells of frames to a server, whose owner closes it.
+class CarryingSession(StreamingSession):
+    """`ModelSession` that sends the chosen cells of frames to a server, whose owner closes it.
 
     One thread can show frames while another waits for an answer.
     """
@@ -134,7 +134,7 @@ class CarryingViewer(StreamingViewer):
         self._server = server
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; an interrupted answer is `failed`, with its text and the reason. See `Viewer.ask`."""
+        """Answer a question; an interrupted answer is `failed`, with its text and a reason. See `ModelSession.ask`."""
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         with self._lock:

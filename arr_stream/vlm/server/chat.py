@@ -21,7 +21,7 @@ from arr_stream.errors import BackendUnavailable, ServerFailed
 from arr_stream.extras import remedy_for
 from arr_stream.plain_text import AnswerText, plain
 from arr_stream.vlm.server.endpoint import Endpoint
-from arr_stream.vlm.viewer import OnText, Stop
+from arr_stream.vlm.session import OnText, Stop
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -88,7 +88,7 @@ class _Progress:
     def is_whole(self) -> bool:
         return self.finish is not None and self.characters > 0
 
-    def take(self, chunk: Any) -> None:
+    def add_chunk(self, chunk: Any) -> None:
         """Add one chunk of the stream; unknown shapes are ignored."""
         usage = getattr(chunk, "usage", None)
         self.prompt_tokens = _count(getattr(usage, "prompt_tokens", None), self.prompt_tokens)
@@ -305,7 +305,7 @@ class ChatServer:
                 return
             if chunk is None:
                 return
-            progress.take(chunk)
+            progress.add_chunk(chunk)
             if progress.finish is not None and progress.answer_tokens:
                 return
         progress.finish = "length"

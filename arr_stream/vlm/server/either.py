@@ -1,4 +1,4 @@
-"""The viewer for an unknown server: it sends cells if the server has the plugin, crops otherwise."""
+"""The session for an unknown server: it sends cells if the server has the plugin, crops otherwise."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from arr_stream.config import Settings
 from arr_stream.errors import ServerFailed
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
-from arr_stream.vlm.server.viewer import ServerViewer
-from arr_stream.vlm.viewer import OnText, Stop, Viewer
+from arr_stream.vlm.server.session import ServerSession
+from arr_stream.vlm.session import ModelSession, OnText, Stop
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Pauses before the viewer probes a server again that did not answer; doubled each time."""
+"""Pauses before the session probes a server again that did not answer; doubled each time."""
 _CROPS, _CELLS = "crops, about where they are", "cells at their true places"
 
 
-class EitherViewer:
-    """`Viewer` that tests whether a server places cells; until it answers, frames are kept as crops.
+class EitherSession:
+    """`ModelSession` that tests whether a server places cells; until it answers, frames are kept as crops.
 
     Raises:
-        InvalidSetting, BackendUnavailable: See `ServerViewer`.
+        InvalidSetting, BackendUnavailable: See `ServerSession`.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._crops = ServerViewer(settings.vlm)
-        self._cells: Viewer | None = None
+        self._crops = ServerSession(settings.vlm)
+        self._cells: ModelSession | None = None
         self._decided = self._suspect = False
         self._again_seconds, self._pause_seconds = 0.0, _FIRST_PAUSE_SECONDS
         self._told = ""
         self.name = self._crops.name
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """Show a frame, as cells or as crops; see `Viewer.see`."""
+        """Show a frame, as cells or as crops; see `ModelSession.see`."""
         if self._cells is not None:
             return self._cells.see(frame, patches)
         if not self._decided and time.monotonic() >= self._again_seconds:
             places = self._asked()
             self._decided = places is not None
             if places:
-                from arr_stream.vlm.server.carrying import CarryingViewer
+                from arr_stream.vlm.server.carrying import CarryingSession
 
-                self._cells = CarryingViewer(self._crops.server, self._settings)
+                self._cells = CarryingSession(self._crops.server, self._settings)
                 return self._cells.see(frame, patches)
         return self._crops.see(frame, patches)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; the answer notes how the cells are sent when that has changed. See `Viewer.ask`."""
+        """Answer a question; the answer notes how the cells are sent when that has changed. See `ModelSession.ask`."""
         cells = self._cells
         if cells is not None and self._suspect:
             self._check_still_placed(cells)
@@ -89,7 +89,7 @@ class EitherViewer:
             self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
             return None
 
-    def _check_still_placed(self, cells: Viewer) -> None:
+    def _check_still_placed(self, cells: ModelSession) -> None:
         """Probe the server after a failure, since another one may have taken its place."""
         places = self._asked()
         self._suspect = places is None

@@ -1,4 +1,4 @@
-"""The viewer for a plain server: it keeps frames as pictures and sends them with each question."""
+"""The session for a plain server: it keeps frames as pictures and sends them with each question."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame, tokens_of
 from arr_stream.vlm.server.endpoint import Endpoint
 from arr_stream.vlm.server.packing import Packed, encode, pack
-from arr_stream.vlm.viewer import OnText, Stop
+from arr_stream.vlm.session import OnText, Stop
 
 if TYPE_CHECKING:
     from arr_stream.vlm.server.chat import Reply
@@ -63,8 +63,8 @@ class _Seen:
         return _Seen(self.index, self.pts_seconds, self.parts[:1])
 
 
-class ServerViewer:
-    """`Viewer` that keeps the chosen cells as pictures and sends them to a model's `server` with each question.
+class ServerSession:
+    """`ModelSession` that keeps the chosen cells as pictures and sends them to a model's `server` with each question.
 
     One thread can show frames while another waits for an answer.
 
@@ -103,7 +103,7 @@ class ServerViewer:
         return Feeding(frame_index=frame.index, sent=sent, memory_tokens=tokens)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; an interrupted answer is `failed`, with its text and the reason. See `Viewer.ask`."""
+        """Answer a question; an interrupted answer is `failed`, with its text and a reason. See `ModelSession.ask`."""
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         frames = self._frames_for(question)

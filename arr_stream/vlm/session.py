@@ -18,7 +18,7 @@ class Stop(Protocol):
     def is_set(self) -> bool: ...
 
 
-class Viewer(Protocol):
+class ModelSession(Protocol):
     """Model that receives the chosen cells of frames and answers questions about them at any time."""
 
     name: str
@@ -27,7 +27,7 @@ class Viewer(Protocol):
         """Take the chosen cells of one frame; frames come in order.
 
         Raises:
-            ArrStreamError: The viewer could not take the frame; it keeps the earlier ones.
+            ArrStreamError: The session could not take the frame; it keeps the earlier ones.
         """
         ...
 
@@ -40,7 +40,7 @@ class Viewer(Protocol):
             EmptyQuery: The question is empty.
             NothingChosen: No frame was shown yet.
             ContextExceeded: The question does not fit into the context.
-            ArrStreamError: The model gave no answer, or ran out of memory; the viewer keeps its frames.
+            ArrStreamError: The model gave no answer, or ran out of memory; the session keeps its frames.
         """
         ...
 
@@ -56,7 +56,7 @@ class Viewer(Protocol):
 
 @runtime_checkable
 class Weighs(Protocol):
-    """Viewer that can compute the likelihood of an answer."""
+    """Session that can compute the likelihood of an answer."""
 
     def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
         """Return the log-likelihood of each whole answer, given the frames so far; the memory is unchanged."""

@@ -43,7 +43,7 @@ class PointerGaze:
         self._points: deque[tuple[float, float]] = deque(maxlen=_MOST_POINTS)
         self._lock = threading.Lock()
 
-    def look(self, x: float, y: float) -> None:
+    def set_gaze(self, x: float, y: float) -> None:
         """Add a gaze point, normalised to [0, 1].
 
         Raises:

@@ -1,4 +1,4 @@
-"""The viewer for a local Qwen3-VL: it shows the chosen cells frame by frame and takes questions at any time."""
+"""The session for a local Qwen3-VL: it shows the chosen cells frame by frame and takes questions at any time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
-from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer
-from arr_stream.vlm.viewer import OnText, Stop
+from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingSession
+from arr_stream.vlm.session import OnText, Stop
 
 
-class QwenViewer(StreamingViewer):
-    """Local Qwen3-VL with a streaming memory; see `arr_stream.vlm.viewer.Viewer`."""
+class QwenSession(StreamingSession):
+    """Local Qwen3-VL with a streaming memory; see `arr_stream.vlm.session.ModelSession`."""
 
     memory: Memory
 
@@ -52,7 +52,7 @@ class QwenViewer(StreamingViewer):
         return len(before) + cells + len(self._prompt.after_cells)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; the memory is unchanged. See `Viewer.ask`."""
+        """Answer a question; the memory is unchanged. See `ModelSession.ask`."""
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         with self._lock, self._memory_errors():
@@ -75,7 +75,7 @@ class QwenViewer(StreamingViewer):
             return answer if self._tally == Feeding() else replace(answer, fed=self._fed(last.index))
 
     def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
-        """Return the log-likelihood of each answer; see `arr_stream.vlm.viewer.Weighs`."""
+        """Return the log-likelihood of each answer; see `arr_stream.vlm.session.Weighs`."""
         with self._lock, self._memory_errors():
             self._flush()
             self._check_seen()

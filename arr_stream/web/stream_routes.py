@@ -200,7 +200,7 @@ def stream_routes(serving: Serving) -> APIRouter:
         """Set the gaze point."""
         runner = serving.runner(id)
         for x, y in looks.points:
-            runner.look(x, y)
+            runner.set_gaze(x, y)
         return Response(status_code=204)
 
     return router
@@ -213,7 +213,7 @@ def question_routes(serving: Serving) -> APIRouter:
     def ask(id: str, new: NewQuestion) -> dict[str, Any]:
         """Ask the model: at once, at an interval, or on scene changes. Answers arrive as events."""
         runner = serving.runner(id)
-        if serving.streams.parts.make_viewer is None:
+        if serving.streams.parts.make_session is None:
             raise NotNow("there is no model to ask", remedy="start the server with --model or --endpoint")
         if not runner.status()["frames"]:
             raise NotNow(f"{runner.name} has no picture yet", remedy="ask when it shows one")
