@@ -29,7 +29,7 @@ install() {
         return
     fi
     base="$(find_python)"
-    [ -n "$extras" ] || size="880 MB, a minute"
+    [ -n "$extras" ] || size="850 MB, a minute"
     echo "setup: installing into $VENV ($size the first time)" >&2
     if command -v uv >/dev/null 2>&1; then
         [ -x "$PYTHON" ] || uv venv --quiet --seed --python "$(command -v "$base")" "$VENV"
