@@ -27,6 +27,8 @@ class Exchange(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fake, request = self.server.fake, json.loads(body)
         if "stream" not in request:
+            if "add_generation_prompt" in request:
+                fake.prefilled.append(request)
             self.count(request)
             return
         with fake.lock:
@@ -40,6 +42,11 @@ class Exchange(BaseHTTPRequestHandler):
         except OSError:
             fake.hung_up.set()
         self.close_connection = True
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/metrics" else 404)
+        self.end_headers()
+        self.wfile.write(self.server.fake.metrics)
 
     def log_message(self, format: str, *args: Any) -> None: ...
 
@@ -173,6 +180,8 @@ class FakeServer:
         places: It takes cells as the plugin does.
         counted: Times that it was asked for no more than a number of tokens, which no behaviour meets.
         mute: It is too busy to say how many.
+        metrics: Body of `/metrics`.
+        prefilled: Requests that ask for no answer.
     """
 
     def __init__(
@@ -182,6 +191,7 @@ class FakeServer:
         self.behaviours: Sequence[Behaviour] = behaviours
         self.requests: list[dict[str, Any]] = []
         self.bodies: list[bytes] = []
+        self.metrics, self.prefilled = b"", list[dict[str, Any]]()
         self.headers: list[dict[str, str]] = []
         self.arrivals: list[float] = []
         self.lock, self.ending, self.hung_up = threading.Lock(), threading.Event(), threading.Event()

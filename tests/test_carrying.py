@@ -96,6 +96,25 @@ def test_a_server_that_places_cells_is_given_them_as_they_are() -> None:
     np.testing.assert_array_equal(first.pictures[:, 0], tiles[first.rows, first.columns])
 
 
+@pytest.mark.parametrize("mode", ["align", "none"])
+def test_a_server_that_caches_states_is_sent_new_frames_before_the_question(mode: str) -> None:
+    with FakeServer(answers(), places=True) as server:
+        server.metrics = f'vllm:cache_config_info{{mamba_cache_mode="{mode}"}} 1.0'.encode()
+        session = session_of(server.url)
+        show(session, 0, 1)
+        session.ask("what?")
+        session.ask("and now?")
+        show(session, 2)
+        session.ask("and then?")
+        session.close()
+    assert len(server.requests) == 3
+    asked = [request["messages"][-1]["content"][:-1] for request in server.requests]
+    assert [request["messages"][-1]["content"][:-1] for request in server.prefilled] == (
+        [asked[0], asked[2]] if mode == "align" else []
+    )
+    assert all(request["max_tokens"] == 1 and not request["add_generation_prompt"] for request in server.prefilled)
+
+
 def test_what_was_asked_before_stays_the_same_bytes() -> None:
     with FakeServer(answers(), places=True) as server:
         session = session_of(server.url, media="video")

@@ -132,6 +132,7 @@ class CarryingSession(StreamingSession):
         memory = Conversation(settings.vlm.instruction, context_tokens)
         super().__init__(server.model, settings, memory, context_tokens)
         self._server = server
+        self._newest: FrameEntry | None = None
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """Answer a question; an interrupted answer is `failed`, with its text and a reason. See `ModelSession.ask`."""
@@ -143,8 +144,14 @@ class CarryingSession(StreamingSession):
             last = self._check_seen()
             self._make_room_for_question(question, text_tokens(question))
             fed = None if self._tally == Feeding() else self._fed(last.index)
-            messages = self.memory.messages(question)
+            messages, frames = self.memory.messages(question), self.memory.messages("")
+            newest = self.memory.frames[-1]
             visual_tokens, most_tokens = self.memory.visual_tokens, self.memory.most_tokens(question)
+        if newest is not self._newest and self._server.keeps_states:
+            # A recurrent state cannot be resumed within a prompt: without this request the server would keep none
+            # between the frames and the question, and the next question would compute all frames again.
+            self._server.prefill(frames, stop)
+            self._newest = newest
         reply = self._server.ask(messages, answer_tokens=self._settings.answer_tokens, on_text=on_text, stop=stop)
         self._check_placed(reply, most_tokens)
         return answer_of(reply, question, last.index, last.seconds, self.name, visual_tokens, fed)

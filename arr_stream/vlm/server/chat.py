@@ -12,9 +12,13 @@ import queue
 import re
 import ssl
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field
+from functools import cached_property
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.errors import BackendUnavailable, ServerFailed
@@ -204,6 +208,37 @@ class ChatServer:
             self._under_way.discard(future)
         return progress.reply("".join(text), "cancelled")
 
+    @cached_property
+    def keeps_states(self) -> bool:
+        """True for vLLM with a model whose recurrent states are cached at the end of a request, by its metrics."""
+        parts = urllib.parse.urlsplit(self.endpoint.url)
+        metrics = parts._replace(path=f"{parts.path.removesuffix('/v1')}/metrics", query="").geturl()
+        opener = urllib.request.build_opener(_NoRedirects)
+        with contextlib.suppress(OSError, HTTPException), opener.open(metrics, timeout=2) as response:
+            return b'mamba_cache_mode="align"' in response.read(1 << 20)
+        return False
+
+    def prefill(self, messages: Sequence[Message], stop: Stop | None = None) -> None:
+        """Let the server compute messages without an answer, so that a later question finds them in its cache.
+
+        Raises:
+            ServerFailed: It does not.
+        """
+        try:
+            future = self._portal.start_task_soon(self._prefilled, list(messages))
+        except RuntimeError:
+            raise self.endpoint.failed("the connection was closed", "make a new one") from None
+        self._under_way.add(future)
+        try:
+            while not wait([future], _POLL_SECONDS).done:
+                if stop is not None and stop.is_set():
+                    return
+            if not future.cancelled() and (error := future.exception()) is not None:
+                raise error
+        finally:
+            future.cancel()
+            self._under_way.discard(future)
+
     def count(self, messages: Sequence[Message]) -> int:
         """Return the server's token count of messages; 0 if it does not report one or refuses them."""
         try:
@@ -226,6 +261,13 @@ class ChatServer:
             self._portal.call(self._close_connections)
             self._portal.call(self._portal.stop, True)
         self._thread.close()
+
+    async def _prefilled(self, messages: list[Message]) -> None:
+        options: Any = {"max_tokens": 1, "extra_body": {"add_generation_prompt": False}}
+        try:
+            await self._client.chat.completions.create(model=self.model, messages=messages, **options)  # type: ignore[arg-type]
+        except Exception as exc:
+            raise _explained(exc, self.endpoint, self.model, self._timeout_seconds) from None
 
     async def _counted(self, messages: list[Message]) -> int:
         client = self._client.with_options(max_retries=0, timeout=_COUNT_SECONDS)
@@ -309,6 +351,11 @@ class ChatServer:
             if progress.finish is not None and progress.answer_tokens:
                 return
         progress.finish = "length"
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def _count(value: object, otherwise: int) -> int:
