@@ -134,21 +134,23 @@ def some(count: int, seed: int = 0, grid_hw: tuple[int, int] = (9, 12)) -> Cells
 
 def settings_of(server: VllmServer | None = None, **vlm: Any) -> Settings:
     where = {"endpoint": server.address} if server is not None else {}
-    return Settings.checked(
-        {"vlm": {"model": "tiny", "media": "image", "answer_tokens": 4, "fill": False, **where, **vlm}}
-    )
+    return Settings.checked({"vlm": {"model": "tiny", "media": "image", "answer_tokens": 4, **where, **vlm}})
 
 
 def near(settings: Settings) -> QwenSession:
     """The same model here."""
-    return QwenSession(load(settings.vlm, settings.models), settings)
+    session = QwenSession(load(settings.vlm, settings.models), settings)
+    session.fills = False
+    return session
 
 
 def far(server: VllmServer, settings: Settings) -> CarryingSession:
     endpoint = Endpoint.parse(server.address, "OPENAI_API_KEY")
     chat = ChatServer(endpoint, "tiny", timeout_seconds=60)
     chat.close()  # It is not asked by itself here.
-    return CarryingSession(chat, settings)
+    session = CarryingSession(chat, settings)
+    session.fills = False
+    return session
 
 
 def logs_here(session: QwenSession, question: str) -> list[float]:
