@@ -182,7 +182,7 @@ def test_ctrl_c_while_the_source_is_gone(run: Run, tmp_path: Path, monkeypatch: 
     """No frame comes that would let the run notice."""
     write_video(tmp_path / "clip.ts", [frame.rgb for frame in moving_square(10)])
     records, lost = tmp_path / "out.jsonl", threading.Event()
-    take = SourceStates.take
+    take = SourceStates.update
 
     def take_and_tell(states: SourceStates, state: SourceState) -> None:
         take(states, state)
@@ -194,7 +194,7 @@ def test_ctrl_c_while_the_source_is_gone(run: Run, tmp_path: Path, monkeypatch: 
             server.kill()
         return lost.is_set()
 
-    monkeypatch.setattr(SourceStates, "take", take_and_tell)
+    monkeypatch.setattr(SourceStates, "update", take_and_tell)
     monkeypatch.setattr("arr_stream.sources.live.source.RETRY_SECONDS", 0.1)
     with web_server(tmp_path) as (server, port), interrupting(gone):
         address = f"http://127.0.0.1:{port}/clip.ts"

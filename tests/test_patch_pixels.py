@@ -69,7 +69,7 @@ def test_a_list_of_patch_sets_keeps_no_frames(clip: Path) -> None:
 
 @pytest.mark.parametrize("source", [0, "0", "camera:0", "lavfi:testsrc2", "rtsp://10.0.0.1/stream"])
 def test_live_sources_are_refused_with_the_call_that_reads_them(source: str | int) -> None:
-    with pytest.raises(NotAMediaFile, match=r"arr_stream\.live\.stream\.LiveStream"):
+    with pytest.raises(NotAMediaFile, match=r"arr_stream\.live\.live_stream\.LiveStream"):
         arr_stream.open(source)
 
 

@@ -35,13 +35,13 @@ def finder() -> AutoText:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Sizes of the pictures that detection is given, in order."""
     sizes: list[tuple[int, int]] = []
-    detect = RapidOcrFinder.look
+    detect = RapidOcrFinder.search
 
     def counted(self: RapidOcrFinder, rgb: ByteArray, *rest: float) -> Look:
         sizes.append((rgb.shape[1], rgb.shape[0]))
         return detect(self, rgb, *rest)
 
-    monkeypatch.setattr(RapidOcrFinder, "look", counted)
+    monkeypatch.setattr(RapidOcrFinder, "search", counted)
     return sizes
 
 
@@ -212,7 +212,7 @@ def test_arithmetic_stays_exact_where_text_is_looked_for() -> None:
     code = (
         "import numpy as np\n"
         "from arr_stream.keyframes.text.rapid import RapidOcrFinder\n"
-        "RapidOcrFinder(threads=1).look(np.zeros((64, 64, 3), np.uint8), 64)\n"
+        "RapidOcrFinder(threads=1).search(np.zeros((64, 64, 3), np.uint8), 64)\n"
         "print(np.float32(1e-39) * np.float32(0.5))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
