@@ -45,6 +45,7 @@ class Exchange(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/metrics" else 404)
+        self.send_header("Content-Length", str(len(self.server.fake.metrics)))
         self.end_headers()
         self.wfile.write(self.server.fake.metrics)
 

@@ -144,13 +144,14 @@ class CarryingSession(StreamingSession):
             last = self._check_seen()
             self._make_room_for_question(question, text_tokens(question))
             fed = None if self._tally == Feeding() else self._fed(last.index)
-            messages, frames = self.memory.messages(question), self.memory.messages("")
+            messages = self.memory.messages(question)
             newest = self.memory.frames[-1]
+            new_frames = self.memory.messages("") if newest is not self._newest else None
             visual_tokens, most_tokens = self.memory.visual_tokens, self.memory.most_tokens(question)
-        if newest is not self._newest and self._server.keeps_states:
+        if new_frames is not None and self._server.keeps_states:
             # A recurrent state cannot be resumed within a prompt: without this request the server would keep none
             # between the frames and the question, and the next question would compute all frames again.
-            self._server.prefill(frames, stop)
+            self._server.prefill(new_frames, stop)
             self._newest = newest
         reply = self._server.ask(messages, answer_tokens=self._settings.answer_tokens, on_text=on_text, stop=stop)
         self._check_placed(reply, most_tokens)

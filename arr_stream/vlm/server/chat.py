@@ -13,13 +13,11 @@ import re
 import ssl
 import time
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field
 from functools import cached_property
-from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from arr_stream.errors import BackendUnavailable, ServerFailed
 from arr_stream.extras import remedy_for
@@ -30,6 +28,7 @@ from arr_stream.vlm.session import OnText, Stop
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
+T = TypeVar("T")
 Message = dict[str, Any]
 Finish = Literal["stop", "length", "cancelled", "failed"]
 
@@ -47,6 +46,7 @@ _PAUSE_SECONDS = 16.0
 """Time that a question gets for each wait between two attempts, in addition to the timeouts of the attempts."""
 _CLOSE_SECONDS = 5.0
 _COUNT_SECONDS = 5.0
+_METRICS_SECONDS = 2.0
 _TRY_AGAIN = "try again, or raise vlm.timeout_seconds"
 _NOT_THIS = "is it an OpenAI-compatible server, and does its address end in /v1?"
 _EXCERPT = 160
@@ -187,10 +187,7 @@ class ChatServer:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        try:
-            future = self._portal.start_task_soon(self._exchange, request, progress)
-        except RuntimeError:
-            raise self.endpoint.failed("the connection was closed", "make a new one") from None
+        future = self._start(self._exchange, request, progress)
         self._under_way.add(future)
         future.add_done_callback(lambda _: pieces.put(None))
         text: list[str] = []
@@ -211,12 +208,7 @@ class ChatServer:
     @cached_property
     def keeps_states(self) -> bool:
         """True for vLLM with a model whose recurrent states are cached at the end of a request, by its metrics."""
-        parts = urllib.parse.urlsplit(self.endpoint.url)
-        metrics = parts._replace(path=f"{parts.path.removesuffix('/v1')}/metrics", query="").geturl()
-        opener = urllib.request.build_opener(_NoRedirects)
-        with contextlib.suppress(OSError, HTTPException), opener.open(metrics, timeout=2) as response:
-            return b'mamba_cache_mode="align"' in response.read(1 << 20)
-        return False
+        return 'mamba_cache_mode="align"' in self._start(self._metrics).result()
 
     def prefill(self, messages: Sequence[Message], stop: Stop | None = None) -> None:
         """Let the server compute messages without an answer, so that a later question finds them in its cache.
@@ -224,10 +216,7 @@ class ChatServer:
         Raises:
             ServerFailed: It does not.
         """
-        try:
-            future = self._portal.start_task_soon(self._prefilled, list(messages))
-        except RuntimeError:
-            raise self.endpoint.failed("the connection was closed", "make a new one") from None
+        future = self._start(self._prefilled, list(messages))
         self._under_way.add(future)
         try:
             while not wait([future], _POLL_SECONDS).done:
@@ -241,10 +230,7 @@ class ChatServer:
 
     def count(self, messages: Sequence[Message]) -> int:
         """Return the server's token count of messages; 0 if it does not report one or refuses them."""
-        try:
-            future = self._portal.start_task_soon(self._counted, list(messages))
-        except RuntimeError:
-            raise self.endpoint.failed("the connection was closed", "make a new one") from None
+        future = self._start(self._counted, list(messages))
         try:
             return future.result(_COUNT_SECONDS + 1)
         except CancelledError:
@@ -261,6 +247,23 @@ class ChatServer:
             self._portal.call(self._close_connections)
             self._portal.call(self._portal.stop, True)
         self._thread.close()
+
+    def _start(self, work: Callable[..., Awaitable[T]], *arguments: object) -> Future[T]:
+        try:
+            return self._portal.start_task_soon(work, *arguments)
+        except RuntimeError:
+            raise self.endpoint.failed("the connection was closed", "make a new one") from None
+
+    async def _metrics(self) -> str:
+        """Return the server's metrics, empty if it shows none."""
+        import openai
+
+        parts = urllib.parse.urlsplit(self.endpoint.url)
+        address = parts._replace(path=f"{parts.path.removesuffix('/v1')}/metrics", query="").geturl()
+        with contextlib.suppress(openai.OpenAIError, ServerFailed):
+            client = self._client.with_options(max_retries=0, timeout=_METRICS_SECONDS)
+            return await client.get(address, cast_to=str)
+        return ""
 
     async def _prefilled(self, messages: list[Message]) -> None:
         options: Any = {"max_tokens": 1, "extra_body": {"add_generation_prompt": False}}
@@ -351,11 +354,6 @@ class ChatServer:
             if progress.finish is not None and progress.answer_tokens:
                 return
         progress.finish = "length"
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def _count(value: object, otherwise: int) -> int:
