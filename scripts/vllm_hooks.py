@@ -82,7 +82,7 @@ ATTRIBUTES = {
     "vllm.multimodal.processing:PromptReplacement": "modality replacement",
     f"{MODELS}.config": "MODELS_CONFIG_MAP",
 }
-"""What the plugin reads or sets in objects of these classes, and in modules."""
+"""Attributes that the plugin reads or sets, in objects of these classes and in modules."""
 
 
 def moved() -> Iterator[str]:

@@ -265,7 +265,7 @@ def test_an_address_signed_anew_is_the_same_source(batch: Batch) -> None:
         return [file.job.name for file in make_plan(sources, batch.options).files]
 
     assert names(one) == names(other) == ["name"]
-    # Two that differ in secrets alone are told apart by a hash.
+    # A hash distinguishes two addresses that differ only in their secrets.
     assert len({*names(one, other), "name"}) == 3 and names(one, other) == names(other, one)[::-1]
     assert names("https://elsewhere/name.mp4") == ["name-mp4"]
 

@@ -1,4 +1,4 @@
-"""What is measured in vLLM, as tables; the servers themselves are in test_vllm_plugin.py."""
+"""Tables of the measurements in vLLM; test_vllm_plugin.py runs the servers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What `scripts/vllm_hooks.py` finds in a vLLM that differs from those that were tried; the true ones are in
-test_vllm_plugin.py.
-"""
+"""Findings of `scripts/vllm_hooks.py` in a vLLM with moved hooks; test_vllm_plugin.py runs the true releases."""
 
 from __future__ import annotations
 

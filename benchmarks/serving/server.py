@@ -26,7 +26,7 @@ ENVIRONMENT = {
 
 
 def plugin(family: str = "qwen3_vl") -> tuple[str, str]:
-    """What makes a server place cells, by `model_type`."""
+    """Return the arguments that make a server place cells, for a `model_type`."""
     return "--hf-overrides", json.dumps({"architectures": [ARCHITECTURES[family]]})
 
 

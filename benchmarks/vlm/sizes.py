@@ -16,7 +16,7 @@ from benchmarks.vlm.model import RELEASED, Shape
 CELLS = 1024
 SHARES = (0.25, 0.5, 1.0)
 _TEXT_TOKENS = 24
-"""Of the markers and a short question."""
+"""Tokens of the markers and a short question."""
 _BLOCKS = 30
 """Pairs of 60 frames."""
 _TABLE = 2304

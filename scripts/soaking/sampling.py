@@ -1,4 +1,4 @@
-"""What a process and those below it hold, sampled every second from /proc."""
+"""Resources of a process and its descendants, sampled every second from /proc."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KILOBYTES = re.compile(r"^Anonymous:\s+(\d+) kB$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the server holds at one time.
+    """Resources of the server at one time.
 
     Args:
         seconds: Since the soak began.

@@ -110,7 +110,7 @@ export class Answers {
     for (const answer of kept.slice(-KEPT)) this._whole(answer, false);
   }
 
-  /** Return the entry of an answer; create it if there is none. */
+  /** Return the entry of an answer, created on first use. */
   _entry(answer) {
     const key = keyOf(answer);
     if (this.entries.has(key)) return this.entries.get(key);

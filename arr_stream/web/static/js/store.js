@@ -113,7 +113,7 @@ export class History {
     input.addEventListener("input", () => (this.place = null));
   }
 
-  /** Return the entry one step back (-1) or forth (+1) from the input's text; null if there is none. */
+  /** Return the previous (-1) or next (+1) entry relative to the input's text, or null. */
   _step(direction, current) {
     if (this.place === null) {
       if (direction > 0 || !this.entries.length) return null;
