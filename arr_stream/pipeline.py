@@ -44,7 +44,7 @@ from arr_stream.texture.array import Texture
 from arr_stream.texture.arrays import Array, enlarged, zeros
 from arr_stream.texture.layout import CHANNELS
 from arr_stream.texture.visual import FrameFeatures, frame_features, picture_channels
-from arr_stream.types import BoolArray, DetectedObject, FloatArray, Frame, Grid
+from arr_stream.types import EIGHTH_PER_CELL, BoolArray, DetectedObject, FloatArray, Frame, Grid
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
@@ -57,7 +57,6 @@ _CUT_SHARE = 0.45
 _SCORED_PLANES = frozenset((5, 8, 10, TEXT, *range(HISTORY + 1, len(CHANNELS))))
 """First channels of the planes that the scores are computed from."""
 
-_EIGHTH_PER_CELL = 4
 _DAMAGED_TRUST = 0.9
 """Factor of the confidence of a flow from or to a damaged frame; a keyframe's trust halves within seven."""
 
@@ -301,7 +300,7 @@ class Pipeline:
             raise ValueError(f"attention is {list(attention.shape)}, expected one value a cell, {list(expected)}")
         if not (np.isfinite(attention).all() and attention.min() >= 0 and attention.max() <= 1):
             raise ValueError("attention must lie in [0, 1]")
-        eighth = enlarged(attention.astype(np.float32), _EIGHTH_PER_CELL)
+        eighth = enlarged(attention.astype(np.float32), EIGHTH_PER_CELL)
         if late and index is not None:
             return state.cache.history.add_late_attention(eighth, index)
         state.cache.history.add_attention(eighth)
@@ -491,7 +490,7 @@ class Pipeline:
         if state.asked is not None and state.asked.queries != self._queries:
             about = state.asked.relevance_to_ended(self._queries)
             if about.any():
-                state.cache.history.add_relevance(enlarged(about, _EIGHTH_PER_CELL))
+                state.cache.history.add_relevance(enlarged(about, EIGHTH_PER_CELL))
 
     def _refresh(
         self, state: _State, features: FrameFeatures, frame: Frame, *, size_changed: bool, cut: bool

@@ -22,6 +22,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 CELL_PX = 32
 """Side of a cell in texture pixels: one 2x2 merge block of Qwen3-VL's 16-px patches."""
+EIGHTH_PER_CELL = CELL_PX // 8
+"""Samples a cell and side of a raster at an eighth of the texture's size."""
 
 COARSEST = 2
 """Highest level of detail: 4x4 fine cells."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from arr_stream.config import Settings
-from arr_stream.keyframes.base import PartName, PartValue, TextFinding
+from arr_stream.keyframes.base import PartName, PartValue
 from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest
 from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, standard_generator, worker_groups
-from arr_stream.types import Clusters, Embedding
+from tests.keyframe_fakes import spoilt
 
 ORDERS_VARIABLE = "ARR_STREAM_TEST_ORDERS"
 ORDERS = ("raise", "memory", "nan", "hang")
@@ -76,14 +75,4 @@ def _disturbed(order: str, usual: Job) -> tuple[PartValue, str]:
         case "hang":
             time.sleep(3600)
     value, backend = usual()
-    return _spoilt(value), backend
-
-
-def _spoilt(value: PartValue) -> PartValue:
-    match value:
-        case Clusters():
-            return replace(value, areas=np.full_like(value.areas, np.nan))
-        case Embedding():
-            return replace(value, values=np.full_like(value.values, np.nan))
-        case TextFinding():
-            return replace(value, mask=np.full_like(value.mask, np.nan))
+    return spoilt(value), backend

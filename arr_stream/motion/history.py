@@ -13,7 +13,7 @@ from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, PreviousPlane
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, zeros
-from arr_stream.types import FloatArray
+from arr_stream.types import EIGHTH_PER_CELL, FloatArray
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
 """Channels 34 to 39, in order."""
@@ -26,7 +26,6 @@ FIXATION_DECAY = 0.9
 _HALF_LIVES_SECONDS = {"attention_history": 3.0, "gaze": 0.5}
 _SPENT = 1e-6
 """Level below which faded values become 0, to avoid slow denormal numbers."""
-_EIGHTH_PER_CELL = 4
 
 
 def with_selection(history: Array, chosen: Array) -> Array:
@@ -36,7 +35,7 @@ def with_selection(history: Array, chosen: Array) -> Array:
         history: History of the present frame.
         chosen: `[gh, gw]`, 1 where a cell was chosen.
     """
-    looked = enlarged(chosen, _EIGHTH_PER_CELL)
+    looked = enlarged(chosen, EIGHTH_PER_CELL)
     return replaced(history, {0: FIXATION_DECAY * history[0] + (1 - FIXATION_DECAY) * looked})
 
 

@@ -29,19 +29,28 @@ from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, to_numpy, zeros
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pixels import averaged
-from arr_stream.types import BoolArray, ByteArray, Clusters, DetectedObject, Embedding, FloatArray, Grid, TextRegion
+from arr_stream.types import (
+    EIGHTH_PER_CELL,
+    BoolArray,
+    ByteArray,
+    Clusters,
+    DetectedObject,
+    Embedding,
+    FloatArray,
+    Grid,
+    TextRegion,
+)
 
 _KNOWN = 0.5
 """Least confidence at which data of an earlier frame are valid for this one."""
 _MOST_DOUBT, _LARGE = 0.5, 0.4
 """Share of a frame that is doubtful, and side of a doubtful object as a share of the frame's, above which a window of
 half of the sides is too small."""
-_EIGHTH_PER_CELL = 4
 
 
 def carried_to_cells(plane: Array, flow: Flow) -> Array:
     """Carry a plane `[h, w]` of an earlier frame, at an eighth of the texture's size; return cell means `[gh, gw]`."""
-    moved, side = carry(plane, flow, outside=0.0), _EIGHTH_PER_CELL
+    moved, side = carry(plane, flow, outside=0.0), EIGHTH_PER_CELL
     return moved.reshape(moved.shape[0] // side, side, moved.shape[1] // side, side).mean((1, 3))
 
 

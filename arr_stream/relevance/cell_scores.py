@@ -66,7 +66,9 @@ def score_cells(
     """
     table = cell_table(planes, texture_wh)
     words = None if word_cells is None else as_float(word_cells).reshape(-1)
-    balance = balance_all(table, relevance.reshape(-1), weights, figure.reshape(-1), words, change)
+    asked, moving = relevance.reshape(-1), figure.reshape(-1)
+    maxima = frame_maxima(table, asked, moving, weights)
+    balance = balance_table(table, asked, moving, maxima, weights, words, change)
     return CellScores(
         balance.score, namespace(relevance).argmax(balance.by_scorer, 0), table[:, SALIENCY], table[:, GAZE]
     )
@@ -77,20 +79,6 @@ def without_others(scores: CellScores, relevance: QueryRelevance) -> CellScores:
     if relevance.others is None:
         return scores
     return replace(scores, score=scores.score * (1 - _OTHERS * relevance.others.reshape(-1)))
-
-
-def balance_all(
-    table: Array,
-    relevance: Array,
-    weights: ScoringSettings,
-    figure: Array | None = None,
-    words: Array | None = None,
-    change: Change | None = None,
-) -> Balance:
-    """Return the scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, and `[cells]` as in `Sample`."""
-    return balance_table(
-        table, relevance, figure, frame_maxima(table, relevance, figure, weights), weights, words, change
-    )
 
 
 def frame_maxima(

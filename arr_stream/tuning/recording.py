@@ -28,7 +28,7 @@ from arr_stream.selection.selector import CellValues
 from arr_stream.stream import Models
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.tuning.footage import Footage
-from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
+from arr_stream.types import BoolArray, FloatArray, Frame
 
 Kind = Literal["nothing", "region", "words"]
 """Query for the object: none, the box of its first mask, or its name."""
@@ -95,28 +95,6 @@ class _RecordingPipeline(Pipeline):
         return super()._choose(state, texture, values, eighth_grey, frame)
 
 
-def _recording(queries: Sequence[Query], settings: Settings, models: Models) -> _RecordingPipeline:
-    keyframes = InStepKeyframes(models.generator)
-    return _RecordingPipeline(settings, keyframes, list(queries), encoder=models.encoder, pca=models.pca)
-
-
-def record_frame(
-    rgb: ByteArray, queries: Sequence[Query], settings: Settings, models: Models
-) -> tuple[Sample, PatchSet]:
-    """Return the scorers' inputs on a picture, as the first frame of a stream, and the chosen cells.
-
-    Args:
-        rgb: `[H, W, 3]`.
-        queries: The queries.
-        settings: As for any stream; `selection.budget` is the token budget.
-        models: Models for these settings.
-    """
-    pipeline = _recording(queries, settings, models)
-    patches = pipeline.step(Frame(0, 0.0, rgb))
-    assert pipeline.sample is not None
-    return pipeline.sample, patches
-
-
 def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:
     """Return the kinds of query, each once.
 
@@ -149,7 +127,9 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     frames, masks = read_paired(footage.sequence)
     check_visible(footage.sequence, masks, boxed=kind == "region")
     counted = tuple(index for index in range(1, len(masks)) if masks[index].any())
-    pipeline = _recording(_queries(footage, kind, masks[0]), settings, Models.load(settings))
+    models, queries = Models.load(settings), _queries(footage, kind, masks[0])
+    keyframes = InStepKeyframes(models.generator)
+    pipeline = _RecordingPipeline(settings, keyframes, queries, encoder=models.encoder, pca=models.pca)
     chosen, found = [], []
     for frame, mask in zip(frames, masks, strict=True):
         patches = pipeline.step(frame)
