@@ -147,6 +147,7 @@ def _put(folder: Path, name: str) -> Path:
         (None, ["--set", "keyframes.intervall=3"], 50),
         (None, ["--set", "keyframes.interval=0"], 51),
         (None, ["--region", "1,2,3"], 51),
+        (None, ["--region", "1,2,nan,4"], 51),
         (None, ["--region", "missing.png@2"], 34),
         (None, ["--set", "video.view=pachtes"], 51),
         (None, ["--preset", "missing.toml"], 52),

@@ -62,6 +62,10 @@ def test_what_the_plugin_cannot_take_is_one_line(refused: Refused, config: objec
     refused(64, says, "vllm-args", tmp_path)
 
 
+def test_a_folder_without_a_model_is_one_line(refused: Refused, tmp_path: Path) -> None:
+    refused(64, "no config.json", "vllm-args", tmp_path)
+
+
 def test_a_release_of_vllm_that_was_not_tried_is_one_line(
     refused: Refused, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

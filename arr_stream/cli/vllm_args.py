@@ -61,6 +61,8 @@ def _family(model: str) -> str:
     """
     config = Path(model) / "config.json"
     if not config.is_file():
+        if config.parent.is_dir():
+            raise ModelUnsupported(f"{model}: the folder has no config.json", remedy="name a folder with a checkpoint")
         mixture = "_moe" if re.search(r"-A\d+B", model) else ""
         return ("qwen3_5" if re.search(r"Qwen3\.[56]", model) else "qwen3_vl") + mixture
     try:

@@ -37,7 +37,7 @@ _LONGEST_TEXT = 2000
 _STROKE = "\u0336"
 """Combining long stroke overlay: strikes out the previous character."""
 _REGION_REMEDY = "write x,y,w,h in pixels of the first frame, such as 120,80,64,48"
-_NUMBERS = re.compile(r"[-+\d.,;\s]*")
+_NUMBERS = re.compile(r"(?:nan|inf|[-+\d.,;\s])*")
 _AT_SECONDS = re.compile(r"@(-?\d+\.?\d*)$")
 _QUOTED = re.compile(
     r'"([^"]{1,200})"'
