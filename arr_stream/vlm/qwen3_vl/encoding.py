@@ -68,7 +68,7 @@ class Feeder:
         if mode == "weight" and adapter.family.recurrent:
             raise InvalidSetting(
                 f"vlm.mode=weight biases attention, and most layers of a {adapter.family.name} have no attention",
-                remedy="choose --mode sparse or prune, or a Qwen3-VL",
+                remedy="choose vlm.mode=sparse or prune, or a Qwen3-VL",
             )
         self._adapter = adapter
         self._normalisation = normalisation
