@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import cv2
@@ -15,7 +14,6 @@ import numpy as np
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.evaluation.davis import read_paired, tight_box
-from arr_stream.evaluation.plots import colours_of, make_panels, save_figure
 from arr_stream.evaluation.stages import half_grey
 from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.motion import make_flow
@@ -247,19 +245,3 @@ def _row(
     return CarryRow(
         name, interval, float(np.mean(list(means.values()))), means, tuple(by_age), float(np.median(seconds)) * 1e3
     )
-
-
-def plot_carry(report: CarryReport, path: Path) -> None:
-    """IoU against the age of the mask, one panel an interval."""
-    intervals = sorted({row.interval for row in report.rows})
-    figure, panels = make_panels(len(intervals))
-    for panel, interval in zip(panels, intervals, strict=True):
-        shown = [row for row in report.rows if row.interval == interval]
-        for row, colour in zip(shown, colours_of([row.tracker for row in shown]), strict=True):
-            ages = range(1, len(row.by_age) + 1)
-            panel.plot(ages, row.by_age, label=f"{row.tracker} (mean {row.iou:.2f})", color=colour, linewidth=2)
-        panel.set(
-            xlabel="age of the mask (frames)", ylabel="mean IoU", ylim=(0, 1), title=f"a mask every {interval} frames"
-        )
-        panel.legend(frameon=False)
-    save_figure(figure, path)

@@ -195,29 +195,6 @@ def test_results_that_find_no_room_are_one_line(run: Run, arguments: tuple[str, 
     assert code == 22 and err.count("\n") == 1 and err.startswith("arr-stream: standard output: no space left")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("c.xyz", "no picture ends with .xyz"),
-        ("c", "no picture extension"),
-        ("taken.png", "exists already"),
-        ("folder.png", "is a folder"),
-        ("taken.png/c.png", "is not a folder"),
-    ],
-)
-@pytest.mark.parametrize("command", [("eval", "coverage"), ("carry",), ("compare",)])
-def test_pictures_that_cannot_be_written_are_told_before_footage_is_read(
-    run: Run, measure: Run, tmp_path: Path, command: tuple[str, ...], name: str, words: str
-) -> None:
-    (tmp_path / "taken.png").write_bytes(b"precious")
-    (tmp_path / "folder.png").mkdir()
-    call = run if len(command) > 1 else measure
-    code, out, err = call(*command, tmp_path / "no footage", "--plot", tmp_path / name)
-    assert code in (20, 21) and words in err and err.count("\n") == 1 and not out
-    assert (tmp_path / "taken.png").read_bytes() == b"precious"
-    assert {path.name for path in tmp_path.iterdir()} == {"taken.png", "folder.png"}
-
-
 @pytest.mark.parametrize("command", [("bench", "clip.mp4"), ("tune", "folder"), ("answers",)])
 def test_a_loop_on_a_device_is_refused_where_it_would_not_run(run: Run, measure: Run, command: tuple[str, ...]) -> None:
     call = run if command[0] in ("bench", "tune") else measure
@@ -352,10 +329,8 @@ def test_doctor_tries_every_backend(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_bench_reports_ratios(run: Run, clip: Path, tmp_path: Path) -> None:
-    plot = tmp_path / "bench.png"
-    options = ("--frames", 8, "--repeats", 1, "--json", "--plot", plot, "--set", "keyframes.text=none")
-    code, out, err = run("bench", clip, *options)
+def test_bench_reports_ratios(run: Run, clip: Path) -> None:
+    code, out, err = run("bench", clip, "--frames", 8, "--repeats", 1, "--json", "--set", "keyframes.text=none")
     assert code == 0, err
     report = json.loads(out)
     assert report["frames"] == 8
@@ -363,7 +338,6 @@ def test_bench_reports_ratios(run: Run, clip: Path, tmp_path: Path) -> None:
     assert counts == {"between": 6, "keyframe": 1}, "the first keyframe's parts arrive after the warm-up"
     assert 0.1 < report["start"]["seconds"] < 60 and report["start"]["memory_mb"] > 20
     assert {*report["limits_ms"]} <= {*report["stages"]} and all(limit >= 0 for limit in report["limits_ms"].values())
-    assert plot.stat().st_size > 1000
     assert set(report["baselines"]) >= {"decode", "decode and encode", "process"}
     assert all(value > 0 for value in report["ratios"].values())
 
@@ -378,21 +352,17 @@ def test_eval_on_a_folder_of_footage(run: Run, measure: Run, tmp_path: Path) -> 
             folder = tmp_path / kind / "square"
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(picture).save(folder / f"{index:05d}.{suffix}")
-    code, out, err = run("eval", "coverage", tmp_path, "--budget", 9, "--json", "--plot", tmp_path / "c.png")
+    code, out, err = run("eval", "coverage", tmp_path, "--budget", 9, "--json")
     assert code == 0, err
     means = json.loads(out)["mean_coverage"]["9"]
     assert means["oracle"] >= means["arr-stream"] > 0.8
     code, out, err = run("eval", "coverage", tmp_path, "--budget", "20%", "--json", *FAST[:2])
     assert code == 0 and json.loads(out)["mean_coverage"]["20%"]["arr-stream"] > 0.8, err
-    code, out, err = measure("carry", tmp_path, "--interval", 6, "--json", "--plot", tmp_path / "i.png")
+    code, out, err = measure("carry", tmp_path, "--interval", 6, "--json")
     assert code == 0, err
     by_tracker = {row["tracker"]: row["iou"] for row in json.loads(out)["rows"]}
     assert by_tracker["arr-stream, mask"] > by_tracker["not moved"]
     assert measure("carry", tmp_path / "frames")[0] == 80
-    assert measure("carry", tmp_path, "--interval", 6, "--plot", tmp_path / "i.png")[0] == 20
-    assert measure("carry", tmp_path, "--interval", 6, "--plot", tmp_path / "i.png", "--force")[0] == 0
-    assert (tmp_path / "c.png").stat().st_size > 5000
-    assert (tmp_path / "i.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize("realtime", [False, pytest.param(True, marks=pytest.mark.slow)])

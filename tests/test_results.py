@@ -32,9 +32,7 @@ MACHINE = {"processor": "P", "cores": "2"}
 ONE = Section(
     "one", "The first", "Shows one thing.", (Command("arr-stream print a", "arr-stream print quick"),), page="design.md"
 )
-TWO = Section(
-    "two", "The second", "Shows another.", (Command("arr-stream print b --plot PICTURE"), Command("benchmarks print c"))
-)
+TWO = Section("two", "The second", "Shows another.", (Command("arr-stream print b"), Command("benchmarks print c")))
 
 STAND_IN = """
 import json, sys
@@ -44,8 +42,6 @@ if words[0] == "fail":
     sys.exit("Traceback\\n" + words[1] + ": there is no such thing")
 if words[0] == "talk":
     sys.exit(print("no JSON"))
-if "--plot" in words:
-    Path(words[words.index("--plot") + 1]).write_bytes(b"picture")
 table = {"title": "T", "columns": ["what"], "rows": [[word] for word in words], "note": "", "digits": 2}
 print(json.dumps({"tables": [table], "long": [0] * 9}))
 """
@@ -83,9 +79,9 @@ class TestPage:
         assert first == page(dict(reversed(records.items())), [ONE, TWO])
         assert first.index("## The first") < first.index("## The second")
 
-    def test_a_section_has_its_words_commands_tables_and_pictures(self) -> None:
-        text = page({"one": record("one", printed(TABLE), pictures=("one.png",))}, [ONE])
-        for words in ("Shows one thing.", "    arr-stream bench\n", TABLE.markdown(), "(images/results/one.png)"):
+    def test_a_section_has_its_words_commands_and_tables(self) -> None:
+        text = page({"one": record("one", printed(TABLE))}, [ONE])
+        for words in ("Shows one thing.", "    arr-stream bench\n", TABLE.markdown()):
             assert words in text
         assert "| [The first](#one) | 2026-01-02 03:04 | `0123abcd` | A | 2 s | 0.5 |" in text
         assert "| processor | P |" in text

@@ -9,17 +9,14 @@ import typer
 
 from arr_stream.cli import NamesOptions
 from arr_stream.cli.measuring import (
-    Force,
     Json,
     Overrides,
-    Plot,
     Preset,
     Repeats,
     Sequences,
-    check_picture,
     cpu_settings,
-    present,
     say,
+    show,
 )
 from arr_stream.cli.questions import questions
 
@@ -39,22 +36,18 @@ def coverage(
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
-    plot: Plot = None,
-    force: Force = False,
 ) -> None:
     """Ask for the box around the first mask and score how much of the object the chosen cells show."""
     import arr_stream
     from arr_stream.config import Settings
     from arr_stream.evaluation.coverage import evaluate_coverage
     from arr_stream.evaluation.davis import load_sequences
-    from arr_stream.evaluation.plots import plot_coverage
     from arr_stream.selection.budget import budget_tokens
 
     budgets = [int(each) if each.isdecimal() else each for each in dict.fromkeys(budget or ("40", "101"))]
     for each in budgets:
         budget_tokens(str(each), 1 << 30)
     settings = Settings.load(preset, overrides or ())
-    check_picture(plot, force=force)
 
     def open_patches(
         sequence: Sequence, region: tuple[float, float, float, float], tokens: int | str
@@ -62,7 +55,7 @@ def coverage(
         return arr_stream.open(sequence.source, region=region, budget=tokens, settings=settings)
 
     report = evaluate_coverage(load_sequences(data), budgets, open_patches, progress=say)
-    present(report, as_json=as_json, plot=plot, draw=plot_coverage, force=force)
+    show(report, as_json=as_json)
 
 
 def bench(
@@ -73,18 +66,14 @@ def bench(
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
-    plot: Plot = None,
-    force: Force = False,
 ) -> None:
     """Measure a file: the start, stages, keyframes and frames between, and baselines in the same run. Look at the
     ratios."""
-    check_picture(plot, force=force)
     settings = cpu_settings("bench", preset, overrides)
 
-    from arr_stream.evaluation.plots import plot_bench
     from arr_stream.evaluation.stages import bench_file
     from arr_stream.relevance.query import Query, parse_text
 
     queries: list[Query] = [parse_text(text) for text in query or ()]
     report = bench_file(source, settings, queries, max_frames=frames, repeats=repeats, progress=say)
-    present(report, as_json=as_json, plot=plot, draw=plot_bench, force=force)
+    show(report, as_json=as_json)

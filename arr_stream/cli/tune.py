@@ -14,16 +14,13 @@ import typer
 
 from arr_stream.cli.console import counting, interrupted, out, say
 from arr_stream.cli.measuring import (
-    Force,
     Json,
     Overrides,
     Preset,
-    check_picture,
     cpu_settings,
     show_tables,
-    write_picture,
 )
-from arr_stream.errors import EvaluationDataError, NoGain, OutputUnwritable
+from arr_stream.errors import EvaluationDataError, NoGain
 
 DEFAULT_ROUNDS = 3
 
@@ -40,7 +37,6 @@ def tune(
     output: Annotated[
         Path | None, typer.Option("-o", "--out", help="Preset to write (TOML), if the weights prove better.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Write held-out frames before and after (PNG).")] = None,
     ask: Annotated[
         list[str] | None,
         typer.Option(help="Query for the object: nothing, region or words; repeatable (nothing and region)."),
@@ -61,7 +57,7 @@ def tune(
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
-    force: Force = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the preset.")] = False,
 ) -> None:
     """Fit the scorers' weights to footage with masks or boxes, and test them on held-out footage.
 
@@ -72,15 +68,11 @@ def tune(
     from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.parameters import NAMES
-    from arr_stream.tuning.report import draw_before_and_after
     from arr_stream.tuning.tuner import TuneOptions
 
     # Report an unwritable output at once.
     if output is not None:
         prepare_output(output, force)
-    check_picture(picture, force=force)
-    if output is not None and picture is not None and output.resolve() == picture.resolve():
-        raise OutputUnwritable(f"{output}: named twice, for preset and picture", remedy="give each its own name")
     if output is None:
         say("nothing will be written: --out names a file for the weights")
     options = TuneOptions(
@@ -91,12 +83,10 @@ def tune(
         in_time=_within(minutes),
     )
     # A fit takes minutes: a missing folder must not lose its result.
-    for path in (output, picture):
-        if path is not None:
-            make_parent(path)
+    if output is not None:
+        make_parent(output)
     report = _fit(data, settings, options, ask, judged=output is not None)
     _finish(report, data.resolve().name, output, as_json=as_json, force=force)
-    write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
     if output is not None and not report.gain.reliable:
         raise NoGain(
             f"{output} not written: gain {report.gain}", remedy="keep the present weights, or give more footage"

@@ -64,7 +64,6 @@ class Run:
         coverage, context: `[F]` shares of the object in fine cells and of the frame in any, as `score_cells` returns
         them.
         tokens: `[F]` cells chosen.
-        cells_xyxy: For each of the frames, the fine cells chosen, `[n, 4]` in source pixels.
         tables: Tables of the frames, if requested.
     """
 
@@ -74,7 +73,6 @@ class Run:
     coverage: FloatArray
     context: FloatArray
     tokens: FloatArray
-    cells_xyxy: tuple[FloatArray, ...]
     tables: tuple[FrameTable, ...]
 
 
@@ -162,7 +160,6 @@ def _scored(
         coverage,
         context,
         np.array([patches.tokens for patches, _ in chosen], np.float32),
-        tuple(patches.cells_xyxy[patches.level <= 0] for patches, _ in chosen),
         tuple(tables),
     )
 

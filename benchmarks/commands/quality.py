@@ -11,15 +11,11 @@ import typer
 
 from arr_stream.cli.console import out
 from arr_stream.cli.measuring import (
-    Force,
     Json,
     Overrides,
-    Plot,
     Preset,
     Sequences,
-    check_picture,
     cpu_settings,
-    present,
     say,
     show,
 )
@@ -76,15 +72,11 @@ def compare(
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
-    plot: Plot = None,
-    force: Force = False,
 ) -> None:
     """Compare coverage and cost with published rules for dropping tokens, at equal tokens on the same frames."""
     settings = Settings.load(preset, overrides or ())
-    check_picture(plot, force=force)
 
     from benchmarks.comparison.compare import compare as measure
-    from benchmarks.comparison.plot import plot_compare
     from benchmarks.rivals.features import named_features
     from benchmarks.scenes.footage import KINDS
     from benchmarks.scenes.photographs import all_footage
@@ -94,7 +86,7 @@ def compare(
     footage = list(all_footage(data, wanted, samples, max_frames, say))
     budgets = list(dict.fromkeys(budget or ["10%", "25%"]))
     report = measure(footage, budgets, settings, makers, seeds=seeds, progress=say)
-    present(report, as_json=as_json, plot=plot, draw=plot_compare, force=force)
+    show(report, as_json=as_json)
 
 
 def answers(
@@ -173,17 +165,13 @@ def carry(
     data: Sequences,
     interval: Annotated[list[int] | None, typer.Option(min=2, help="Frames from mask to mask.")] = None,
     as_json: Json = False,
-    plot: Plot = None,
-    force: Force = False,
 ) -> None:
     """Carry the mask of every Nth frame over the frames between: mean IoU, and the curve against age."""
-    check_picture(plot, force=force)
-
     from arr_stream.evaluation.davis import load_sequences
-    from benchmarks.carry import evaluate_carry, plot_carry
+    from benchmarks.carry import evaluate_carry
 
     report = evaluate_carry(load_sequences(data), list(dict.fromkeys(interval or [10, 30])), progress=say)
-    present(report, as_json=as_json, plot=plot, draw=plot_carry, force=force)
+    show(report, as_json=as_json)
 
 
 def text(

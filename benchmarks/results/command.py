@@ -68,6 +68,7 @@ def results(
 def write(place: Place) -> None:
     """The page, and the blocks of the other documents where the page is the project's own."""
     records = load_records(place.records)
+    place.pictures.mkdir(parents=True, exist_ok=True)
     draw(records, place.pictures)
     place.page.parent.mkdir(parents=True, exist_ok=True)
     place.page.write_text(page(records), encoding="utf-8")

@@ -91,12 +91,7 @@ def measure(section: Section, place: Place, *, quick: bool, say: Callable[[str],
     """Run the commands of a section, unless something that it needs is lacking.
 
     A command that fails ends the section: the record says why, and keeps the figures of the commands before.
-    Pictures of an earlier measurement are deleted first, so that none outlives its figures.
     """
-    place.pictures.mkdir(parents=True, exist_ok=True)
-    for pattern in ("{}.png", "{}-*.png", "{}.partial.png"):
-        for old in place.pictures.glob(pattern.format(section.name)):
-            old.unlink()
     record = Record(
         section.name,
         time.strftime("%Y-%m-%d %H:%M"),
@@ -110,32 +105,28 @@ def measure(section: Section, place: Place, *, quick: bool, say: Callable[[str],
         say(f"  not measured: {record.missing}")
         return record
     runs: list[Run] = []
-    pictures: list[str] = []
-    for index, command in enumerate(section.commands):
-        picture = f"{section.name}{f'-{index + 1}' if len(section.commands) > 1 else ''}.png"
+    for command in section.commands:
         line = command.quick if quick and command.quick else command.line
         say(f"  {line}")
         try:
-            runs.append(_run(command, line, place, picture, section.drop))
+            runs.append(_run(command, line, place, section.drop))
         except CommandFailed as exc:
             say(f"  {exc}")
-            return replace(record, runs=tuple(runs), pictures=tuple(pictures), missing=str(exc))
-        if (place.pictures / picture).is_file():
-            pictures.append(picture)
-    return replace(record, runs=tuple(runs), pictures=tuple(pictures))
+            return replace(record, runs=tuple(runs), missing=str(exc))
+    return replace(record, runs=tuple(runs))
 
 
 class CommandFailed(Exception):
     """A command ended with an error, or printed no JSON."""
 
 
-def _run(command: Command, line: str, place: Place, picture: str, drop: tuple[str, ...]) -> Run:
+def _run(command: Command, line: str, place: Place, drop: tuple[str, ...]) -> Run:
     load, start = load_average(), time.monotonic()
     name, _, rest = line.partition(" ")
     program = place.programs.get(name, (str(place.root / name),))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result.json"
-        arguments = _arguments(rest, place, picture, file)
+        arguments = _arguments(rest, place, file)
         done = subprocess.run([*program, *arguments], cwd=place.root, capture_output=True, text=True, check=False)
         seconds = time.monotonic() - start
         printed = file.read_text() if file.exists() else done.stdout
@@ -155,11 +146,11 @@ def _run(command: Command, line: str, place: Place, picture: str, drop: tuple[st
 def typed(line: str) -> str:
     """A command as the page shows it."""
     shown = f"python -m {line}" if line.startswith("benchmarks ") else line
-    return shown.replace("PICTURE", "PICTURE.png").replace("FILE", "FILE.json")
+    return shown.replace("FILE", "FILE.json")
 
 
-def _arguments(line: str, place: Place, picture: str, file: Path) -> list[str]:
-    values = {"DATA": str(place.data), "PICTURE": str(place.pictures / picture), "FILE": str(file)}
+def _arguments(line: str, place: Place, file: Path) -> list[str]:
+    values = {"DATA": str(place.data), "FILE": str(file)}
     words = []
     for word in shlex.split(line):
         folder, slash, rest = word.partition("/")
@@ -186,9 +177,5 @@ def keeps(record: Record | None, *, quick: bool) -> bool:
 def is_current(record: Record | None, place: Place, *, quick: bool) -> bool:
     """Whether there are figures of the product as it is now."""
     return (
-        record is not None
-        and not record.missing
-        and record.quick == quick
-        and record.code == code_digest(place.root)
-        and all((place.pictures / name).is_file() for name in record.pictures)
+        record is not None and not record.missing and record.quick == quick and record.code == code_digest(place.root)
     )

@@ -104,8 +104,8 @@ def _section(section: Section, record: Record | None, machines: Sequence[Mapping
             yield from (f"{what[:1].upper()}{what[1:]}." for what in run.result.get("unmeasured", ()))
     if record.missing:
         yield f"*Incomplete: {record.missing}.*"
-    for picture in [*record.pictures, *([drawn(section.name)] if section.name in DRAWN and not record.missing else [])]:
-        yield f"![{section.title}](images/results/{picture})"
+    if section.name in DRAWN and not record.missing:
+        yield f"![{section.title}](images/results/{drawn(section.name)})"
     where = f" on machine {_letter(machines.index(record.machine))}" if len(machines) > 1 else ""
     yield f"*Measured {record.measured}{where}, commit `{record.commit}`, in {_duration(record.seconds)}.*"
 

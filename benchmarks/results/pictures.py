@@ -1,4 +1,4 @@
-"""Pictures of what is kept, for sections whose commands draw none."""
+"""Charts of recorded figures, for the results page."""
 
 from __future__ import annotations
 
@@ -8,26 +8,45 @@ from typing import Any
 
 import numpy as np
 
-from arr_stream.evaluation.plots import OTHER_COLOURS as OTHERS
-from arr_stream.evaluation.plots import OUR_COLOUR as OURS
-from arr_stream.evaluation.plots import make_panels, save_figure
 from benchmarks.results.records import Record
 from benchmarks.results.targets import SERVED, column, table_named
+
+OURS = "#1f6feb"
+OTHERS = ("#8b949e", "#d29922", "#3fb950", "#a371f7")
 
 
 def draw(records: Mapping[str, Record], folder: Path) -> None:
     """Write `DRAWN` pictures of all sections that have figures, and delete those of the ones that have none."""
+    from matplotlib import pyplot
+
     for name, make in DRAWN.items():
         record = records.get(name)
         if record is None or record.missing:
             (folder / drawn(name)).unlink(missing_ok=True)
             continue
-        save_figure(make(record), folder / drawn(name), metadata={"Software": None})
+        figure = make(record)
+        figure.savefig(folder / drawn(name), dpi=120, metadata={"Software": None})
+        pyplot.close(figure)
 
 
 def drawn(name: str) -> str:
     """Name of a section's picture that is drawn here."""
     return f"{name}-drawn.png"
+
+
+def make_panels(count: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
+    """Return a figure with panels beside each other."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, count, figsize=size, squeeze=False, layout="constrained")
+    for panel in axes[0]:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", alpha=0.25)
+        panel.set_axisbelow(True)
+    return figure, list(axes[0])
 
 
 def _modes(record: Record) -> Any:

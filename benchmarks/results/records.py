@@ -63,7 +63,6 @@ class Record:
         quick: With the short commands, whose figures are for trying.
         runs: The commands that succeeded.
         missing: Why figures are missing; empty if all commands succeeded.
-        pictures: Names of the pictures that the commands drew.
     """
 
     section: str
@@ -74,7 +73,6 @@ class Record:
     quick: bool
     runs: tuple[Run, ...] = ()
     missing: str = ""
-    pictures: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -101,7 +99,7 @@ def _load(path: Path) -> Record:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         runs = tuple(Run(**run) for run in values.pop("runs"))
-        return Record(**values | {"runs": runs, "pictures": tuple(values["pictures"])})
+        return Record(**values | {"runs": runs})
     except (KeyError, TypeError, ValueError) as exc:
         raise EvaluationDataError(
             f"{path}: not a record of measured figures: {exc!r}", remedy="delete it and measure again"
