@@ -337,7 +337,6 @@ def test_bench_reports_ratios(run: Run, clip: Path) -> None:
     counts = {kind: timing["count"] for kind, timing in report["stages"]["keyframe"].items()}
     assert counts == {"between": 6, "keyframe": 1}, "the first keyframe's parts arrive after the warm-up"
     assert 0.1 < report["start"]["seconds"] < 60 and report["start"]["memory_mb"] > 20
-    assert {*report["limits_ms"]} <= {*report["stages"]} and all(limit >= 0 for limit in report["limits_ms"].values())
     assert set(report["baselines"]) >= {"decode", "decode and encode", "process"}
     assert all(value > 0 for value in report["ratios"].values())
 

@@ -24,7 +24,6 @@ from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, pays_for_keyframe, total_ms
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import MeasurementFailed, NothingInRange
-from arr_stream.evaluation.limits import copy_bytes_per_ms, touched_bytes
 from arr_stream.evaluation.tables import Report, ResultTable, short
 from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.beside import make_provider
@@ -79,7 +78,6 @@ class BenchReport(Report):
         baselines: Timing of the same frames without arr-stream.
         amortised_ms: Mean of all frames, including keyframes and frames that wait for one.
         delay: Number of frames processed while a keyframe is made.
-        limits_ms: By stage, the time of its bytes at the memory's speed.
         start: Time to the first frame.
         ratios: The main ratios.
     """
@@ -94,7 +92,6 @@ class BenchReport(Report):
     baselines: dict[str, Timing]
     amortised_ms: float
     delay: int
-    limits_ms: dict[str, float]
     start: Start
     ratios: dict[str, float] = field(default_factory=dict)
 
@@ -104,7 +101,7 @@ class BenchReport(Report):
         width, height = self.size_wh
         kinds = [(name, kinds["between"], kinds["keyframe"]) for name, kinds in self.stages.items()]
         rows = [
-            (name, t.median, t.p95, t.p99, k.median if k.count else None, self.limits_ms.get(name))
+            (name, t.median, t.p95, t.p99, k.median if k.count else None)
             for name, t, k in (*kinds, ("all of perception", self.between, self.keyframes))
         ]
         beside = f"a keyframe is made beside {self.delay} frames" if self.delay else "keyframes are made in step"
@@ -113,12 +110,11 @@ class BenchReport(Report):
         return (
             ResultTable(
                 f"{self.source}, {width}x{height}, {self.frames} frames: ms a frame",
-                ("stage", "median", "p95", "p99", "with keyframe, median", "at the memory's speed"),
+                ("stage", "median", "p95", "p99", "with keyframe, median"),
                 tuple(rows),
                 f"Amortised: {self.amortised_ms:.2f} ms = total of all frames / frames; {beside}, every "
                 f"{self.interval} frames or sooner. With keyframe: frames that take in its parts or wait for them; the "
-                "other columns are without these. At the memory's speed: time to read and write each byte of a stage "
-                "once, at the speed of a large copy. OpenCV works on one thread, as in `process`. "
+                "other columns are without these. OpenCV works on one thread, as in `process`. "
                 f"From the command to the first frame done: {self.start.seconds:.2f} s{memory}.",
                 digits=2,
             ),
@@ -345,8 +341,6 @@ def _report(
     }
     interval = settings.keyframes.interval
     amortised = Timing.of([total_ms(p.latency_ms) for p in patches]).mean
-    bytes_per_ms = copy_bytes_per_ms()
-    touched = touched_bytes(patches[0].grid, queries=len(patches[0].query_scores))
     baselines = {name: Timing.of(values) for name, values in end_to_end.milliseconds.items()}
     baselines["flow alone (DIS ultrafast, half size)"] = flow = Timing.of(flow_ms)
     baselines["full generation on every frame"] = full
@@ -367,7 +361,6 @@ def _report(
         baselines,
         amortised,
         settings.keyframes.frames_beside,
-        {stage: moved / bytes_per_ms for stage, moved in touched.items()},
         Start(median(start.seconds for start in starts), median(memory) if memory else None),
         ratios,
     )

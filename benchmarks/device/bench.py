@@ -12,7 +12,6 @@ import torch
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MeasurementFailed
-from arr_stream.evaluation.limits import touched_bytes
 from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.evaluation.timing import Timing
 from arr_stream.gpu.device import TorchDevice
@@ -21,7 +20,6 @@ from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator, make_generator
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
-from arr_stream.threads import one_torch_thread
 from arr_stream.types import Frame, Grid
 from benchmarks.device.kernels import copy_bytes_per_ms, kernel_table, synchronize, time_kernels, upload_bytes_per_ms
 from benchmarks.device.mips import dense_into
@@ -73,27 +71,14 @@ def time_host(
     return HostRun(between[0].grid, len(queries), stages, whole)
 
 
-def host_table(run: HostRun, bytes_per_ms: float) -> ResultTable:
-    """Each stage with its share of the frame and of the memory's limit."""
-    touched = touched_bytes(run.grid, run.queries)
-    rows: list[tuple[str | float | None, ...]] = []
-    for stage, timing in run.stages.items():
-        moved = touched.get(stage)
-        limit_ms = moved / bytes_per_ms if moved else None
-        share = 100 * limit_ms / timing.median if limit_ms is not None else None
-        part = 100 * timing.median / run.whole.median
-        rows.append((stage, timing.median, timing.p99, part, moved / 1e6 if moved else None, limit_ms, share))
-    rows.append(("whole frame", run.whole.median, run.whole.p99, 100.0, None, None, None))
+def host_table(run: HostRun) -> ResultTable:
+    """Each stage with its share of the frame."""
+    timings = {**run.stages, "whole frame": run.whole}
     width, height = run.grid.size_wh
     return ResultTable(
         f"Stages of a frame between keyframes on the CPU, {width}x{height}, {run.queries} queries",
-        ("stage", "ms", "p99 ms", "% of the frame", "MB moved at least", "ms at the memory's speed", "% of the limit"),
-        tuple(rows),
-        note=(
-            "Moved at least: what a stage reads and what it leaves behind, each once, as counted from the sizes of its "
-            f"planes. The memory's speed is that of a large copy in the same run: {bytes_per_ms / 1e6:.1f} GB/s, read "
-            "and written. Planes that stay in the cache can be faster than that."
-        ),
+        ("stage", "ms", "p99 ms", "% of the frame"),
+        tuple((name, each.median, each.p99, 100 * each.median / run.whole.median) for name, each in timings.items()),
     )
 
 
@@ -183,11 +168,8 @@ def _on_host(
     # What is written is not always read: words are no part of a frame between keyframes.
     plain = settings.with_values({"keyframes.text": "none"})
     run = time_host(size_wh, plain, frames, progress)
-    progress("the memory's speed")
-    with one_torch_thread():
-        bytes_per_ms = copy_bytes_per_ms(torch.device("cpu"))
     found = "torch finds one: measure it with --device cuda" if torch.cuda.is_available() else "torch finds none"
-    return DeviceReport("CPU", (host_table(run, bytes_per_ms),), (f"a GPU was not measured: {found}",))
+    return DeviceReport("CPU", (host_table(run),), (f"a GPU was not measured: {found}",))
 
 
 def _generator(settings: Settings) -> StandardGenerator:
