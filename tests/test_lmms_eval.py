@@ -18,7 +18,7 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable
-from arr_stream.evaluation.answers import WHOLE, Outcome, ask_questions, conditions, sessions
+from arr_stream.evaluation.answers import WHOLE, Outcome, ask_questions, sessions
 from arr_stream.evaluation.lmms_eval import REMEDY, manifest
 from arr_stream.evaluation.questions import read_questions
 from tests.media import write_video
@@ -191,7 +191,7 @@ def test_the_likeliest_option_is_the_one_that_eval_questions_finds(
         def is_set(self) -> bool:
             return False
 
-    asked = ask_questions(questions, sessions(settings), settings, conditions([WHOLE], ["ours"]), stop=Never())
+    asked = ask_questions(questions, sessions(settings), settings, [WHOLE], stop=Never())
     outcomes = [outcome for outcome in asked if isinstance(outcome, Outcome)]
     picked = [question.options[int(np.argmin(loss))] for question, loss in zip(questions, losses, strict=True)]
     assert picked == [outcome.picked for outcome in outcomes]

@@ -115,7 +115,7 @@ def test_bytes_that_are_no_text_spoil_their_line_alone(media: Path) -> None:
 
 
 def _outcome(line: int, kind: str, right: bool, ms: float) -> Outcome:
-    return Outcome(line, kind, QUESTION, "ours", "25%", 10 * line, right, "", None, ms, 2 * ms)
+    return Outcome(line, kind, QUESTION, "25%", 10 * line, right, "", None, ms, 2 * ms)
 
 
 def test_the_table_counts_by_kind_and_in_all() -> None:
@@ -159,32 +159,6 @@ def test_a_video_goes_the_way_that_ask_goes(run: Run, media: Path, tiny_qwen: Pa
     path = _file(media, _line(picture=None, video="clip.mp4"))
     _, report, _ = _asked(run, path, tiny_qwen, "--budget", "25%")
     assert report["outcomes"][0]["said"] == words.strip() != ""
-
-
-@pytest.mark.slow
-def test_choices_are_made_at_equal_tokens_and_the_same_again(run: Run, media: Path, tiny_qwen: Path) -> None:
-    path = _file(media, _line(kind="colour"), _line(options=["yes", "no"], query="the left"))
-    choices = [argument for name in ("ours", "uniform", "random", "scaled") for argument in ("--choice", name)]
-    reports = [_asked(run, path, tiny_qwen, *choices, "--budget", "10%", "--budget", "50%")[1] for _ in range(2)]
-    once, again = ([(each["said"], each["tokens"]) for each in report["outcomes"]] for report in reports)
-    assert once == again
-    for budget, tokens in (("10%", 8), ("50%", 40)):
-        spent = {
-            each["choice"]: (each["tokens"], each["choosing_ms"] > 0)
-            for each in reports[0]["outcomes"]
-            if each["budget"] == budget
-        }
-        # A whole frame in coarse cells may leave tokens that would not divide another one.
-        assert spent["ours"] == (tokens, True)
-        assert spent["uniform"] == spent["random"] == (tokens, False) and spent["scaled"][0] in range(
-            tokens - 2, tokens + 1
-        )
-    (table,) = reports[0]["tables"]
-    assert [row[:4] for row in table["rows"]][:3] == [
-        ["ours", "10%", "all", 2],
-        ["ours", "10%", "colour", 1],
-        ["ours", "10%", "without", 1],
-    ]
 
 
 def test_what_fails_is_counted_nowhere_and_the_rest_goes_on(run: Run, media: Path, tiny_qwen: Path) -> None:

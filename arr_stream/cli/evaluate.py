@@ -1,13 +1,15 @@
-"""`arr-stream eval`: quality on footage with ground truth. `arr-stream bench`: cost of each stage."""
+"""`arr-stream eval`: quality on footage with ground truth and on questions. `arr-stream bench`: cost of each stage."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_stream.cli import NamesOptions
+from arr_stream.cli import NamesOptions, console, options
+from arr_stream.cli.console import counted, counting, interrupted
 from arr_stream.cli.measuring import (
     Json,
     Overrides,
@@ -18,15 +20,16 @@ from arr_stream.cli.measuring import (
     say,
     show,
 )
-from arr_stream.cli.questions import questions
+from arr_stream.cli.running import stop_on_signals
+from arr_stream.errors import EvaluationIncomplete
 
 if TYPE_CHECKING:
     from arr_stream.evaluation.davis import Sequence
+    from arr_stream.evaluation.questions import Skipped
     from arr_stream.patch_set import PatchSet
 
 
 app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
-app.command(cls=NamesOptions)(questions)
 
 
 @app.command()
@@ -56,6 +59,75 @@ def coverage(
 
     report = evaluate_coverage(load_sequences(data), budgets, open_patches, progress=say)
     show(report, as_json=as_json)
+
+
+@app.command(cls=NamesOptions)
+def questions(
+    data: Annotated[Path, typer.Argument(help="JSON lines, or a folder with questions.jsonl; see docs/measuring.md.")],
+    model: options.Model = None,
+    endpoint: options.Endpoint = None,
+    budget: Annotated[
+        list[str] | None,
+        options.option("Tokens a frame, or a share of the grid; repeat it (100% and 25%).", options.LOOK),
+    ] = None,
+    tell_options: Annotated[
+        bool, options.option("Add the possible answers to the question.", options.ASK, "--tell-options")
+    ] = False,
+    preset: options.Preset = None,
+    overrides: options.Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Ask a model your own questions about pictures and videos: right answers by share of the tokens, with intervals.
+
+    Malformed lines are reported and left out; the exit code is then 82.
+    """
+    from arr_stream.vlm import answering
+
+    loaded = options.load_settings(preset, overrides, model=model, endpoint=endpoint)
+    settings, notices = options.without_skipping(answering(loaded))
+
+    from arr_stream.answers import model_name
+    from arr_stream.cli.models import fetch_needed
+    from arr_stream.evaluation.answers import BUDGETS, AnswersReport, ask_questions, sessions
+    from arr_stream.evaluation.questions import Skipped, read_questions
+    from arr_stream.selection.budget import budget_tokens
+
+    budgets = list(dict.fromkeys(budget or BUDGETS))
+    for each in budgets:
+        budget_tokens(each, settings.grid.max_pixels)
+    found, left_out = read_questions(data)
+    skipped, outcomes = list(left_out), []
+    for notice in notices:
+        console.say(f"note: {notice}")
+    for line in left_out:
+        _tell(line)
+    fetch_needed(settings)
+    new_session = sessions(settings)
+    try:
+        with stop_on_signals() as stop, counting() as advance:
+            for each_outcome in ask_questions(
+                found, new_session, settings, budgets, tell_options=tell_options, stop=stop, progress=advance
+            ):
+                if isinstance(each_outcome, Skipped):
+                    skipped.append(each_outcome)
+                    _tell(each_outcome)
+                else:
+                    outcomes.append(each_outcome)
+    finally:
+        # Even after an interruption: the existing outcomes took long to compute.
+        if outcomes:
+            show(AnswersReport(model_name(settings.vlm.model), tuple(outcomes), tuple(skipped)), as_json=as_json)
+    if stop.is_set():
+        raise interrupted(f" after {counted(len(outcomes) // len(budgets), 'question')} of {len(found)}")
+    if skipped:
+        raise EvaluationIncomplete(
+            f"{counted(len(skipped), 'line')} of {len(found) + len(left_out)} left out",
+            remedy="correct the lines reported above",
+        )
+
+
+def _tell(skipped: Skipped) -> None:
+    console.say(f"line {skipped.line}: {skipped.reason}")
 
 
 def bench(

@@ -1,4 +1,4 @@
-"""Evaluation of a model's answers with a share of the cells, for several ways to choose them.
+"""Evaluation of a model's answers with a share of the cells.
 
 Every question starts with an empty memory and takes the path of `ask`: the frames of its picture or video through the
 pipeline, the chosen cells to the model, the question at the end. Of given options the likeliest counts, by the
@@ -12,19 +12,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import BudgetError, ContextExceeded, NothingChosen, QueryError, ServerFailed, SourceError
-from arr_stream.evaluation.choices import random_cells, scaled, shown_instead, uniform
 from arr_stream.evaluation.questions import Question, Skipped
 from arr_stream.evaluation.tables import Report, ResultTable, Value
-from arr_stream.patch_set import PatchSet
-from arr_stream.selection.allocation import Allocation
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Models
 from arr_stream.stream import open as open_stream
 from arr_stream.threads import one_opencv_thread
@@ -36,10 +32,6 @@ from arr_stream.vlm.watcher import Plan, Watcher
 if TYPE_CHECKING:
     from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 
-ChoiceName = Literal["ours", "uniform", "random", "scaled"]
-Chooser = ChoiceName | Literal["all"]
-CHOICES: tuple[ChoiceName, ...] = ("ours", "uniform", "random", "scaled")
-"""Ways to choose the cells below the full budget: the pipeline, or one of `choices`."""
 WHOLE = "100%"
 """The budget that leaves no choice: every cell of every frame."""
 BUDGETS = (WHOLE, "25%")
@@ -52,33 +44,24 @@ NewSession = Callable[[Media], ModelSession]
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """Way to choose cells, and the budget as in `selection.budget`."""
-
-    choice: Chooser
-    budget: str
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
-    """One question under one condition.
+    """One question with one budget.
 
     Args:
         line: Line of the question.
         kind, question: Kind and text of the question.
-        choice, budget: The condition.
+        budget: As in `selection.budget`.
         tokens: Visual tokens in the model's memory at the question.
         right: The likeliest option is an answer or, where words count, the words are.
         said: The model's words.
         picked: The likeliest option; None where words count.
-        choosing_ms: Time of the selection, over all frames; 0 unless the pipeline chose.
+        choosing_ms: Time of the selection, over all frames.
         answering_ms: Time of the model: the vision tower, prefill, and the whole answer.
     """
 
     line: int
     kind: str
     question: str
-    choice: Chooser
     budget: str
     tokens: int
     right: bool
@@ -96,22 +79,21 @@ class AnswersReport(Report):
     outcomes: tuple[Outcome, ...]
     skipped: tuple[Skipped, ...]
 
-    def of(self, condition: Condition, kind: str | None = None) -> list[Outcome]:
-        """Return the outcomes under one condition, of one kind of question or of all."""
-        wanted = (condition.choice, condition.budget)
-        of_all = [outcome for outcome in self.outcomes if (outcome.choice, outcome.budget) == wanted]
-        return [outcome for outcome in of_all if kind is None or outcome.kind == kind]
-
     @property
     def tables(self) -> tuple[ResultTable, ...]:
-        conditions = dict.fromkeys(Condition(each.choice, each.budget) for each in self.outcomes)
         kinds = list(dict.fromkeys(each.kind for each in self.outcomes))
-        kinds_too = kinds if len(kinds) > 1 else []
-        rows = [_row(each, kind, self.of(each, kind)) for each in conditions for kind in (None, *kinds_too)]
+        rows = []
+        for budget in dict.fromkeys(each.budget for each in self.outcomes):
+            asked = [each for each in self.outcomes if each.budget == budget]
+            rows.append(_row(budget, "all", asked))
+            if len(kinds) > 1:
+                rows += [
+                    _row(budget, kind or "without", [each for each in asked if each.kind == kind]) for kind in kinds
+                ]
         return (
             ResultTable(
                 f"Right answers of {self.model}",
-                ("choice", "budget", "kind", "questions", "right", "from", "to", "tokens", "ms", "choosing"),
+                ("budget", "kind", "questions", "right", "from", "to", "tokens", "ms", "choosing"),
                 tuple(rows),
                 "Right: of offered answers the likeliest, otherwise the words. From, to: 95% interval. Tokens: mean "
                 "number of visual tokens of the picture or video. ms: median from the first frame to the whole answer, "
@@ -120,14 +102,13 @@ class AnswersReport(Report):
         )
 
 
-def _row(condition: Condition, kind: str | None, outcomes: Sequence[Outcome]) -> tuple[Value, ...]:
+def _row(budget: str, kind: str, outcomes: Sequence[Outcome]) -> tuple[Value, ...]:
     right = float(np.mean([outcome.right for outcome in outcomes]))
     tokens = round(float(np.mean([outcome.tokens for outcome in outcomes])))
     spent = round(float(np.median([outcome.choosing_ms + outcome.answering_ms for outcome in outcomes])))
     choosing = round(float(np.median([outcome.choosing_ms for outcome in outcomes])))
-    named = "all" if kind is None else kind or "without"
     low, high = wilson(right, len(outcomes))
-    return condition.choice, condition.budget, named, len(outcomes), right, low, high, tokens, spent, choosing
+    return budget, kind, len(outcomes), right, low, high, tokens, spent, choosing
 
 
 def wilson(share: float, trials: int) -> tuple[float, float]:
@@ -137,19 +118,6 @@ def wilson(share: float, trials: int) -> tuple[float, float]:
     reach = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
     return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
-
-
-def conditions(budgets: Sequence[str], choices: Sequence[ChoiceName]) -> list[Condition]:
-    """Return each choice at each budget; the full budget has a single one."""
-    return [
-        each
-        for budget in dict.fromkeys(budgets)
-        for each in (
-            [Condition("all", budget)]
-            if budget == WHOLE
-            else [Condition(choice, budget) for choice in dict.fromkeys(choices)]
-        )
-    ]
 
 
 def sessions(settings: Settings, loaded: LoadedModel | None = None) -> NewSession:
@@ -173,19 +141,19 @@ def ask_questions(
     questions: Sequence[Question],
     new_session: NewSession,
     settings: Settings,
-    asked_under: Sequence[Condition],
+    budgets: Sequence[str],
     *,
     tell_options: bool = False,
     stop: Stop,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Iterator[Outcome | Skipped]:
-    """Ask every question under every condition; a question that fails under one of them counts under none.
+    """Ask every question with every budget; a question that fails with one of them counts with none.
 
     Args:
         questions: From `read_questions`.
         new_session: From `sessions`.
         settings: All settings except the budget.
-        asked_under: From `conditions`.
+        budgets: As in `selection.budget`.
         tell_options: Add the options to each question; always done for a model behind a server.
         stop: Ends it after the current frame or token when set.
         progress: Called with the next step, the number done, and the total.
@@ -193,16 +161,14 @@ def ask_questions(
     Raises:
         ArrStreamError: Any error that is not about a single question; see `OfTheQuestion`.
     """
-    models, total = Models.load(settings), len(questions) * len(asked_under)
+    models, total = Models.load(settings), len(questions) * len(budgets)
     for number, asked in enumerate(questions):
         outcomes: list[Outcome] = []
         try:
-            for condition in asked_under:
-                done = number * len(asked_under) + len(outcomes)
-                progress(
-                    f"question {number + 1} of {len(questions)}, {condition.choice} {condition.budget}", done, total
-                )
-                outcome = _ask(asked, condition, new_session, settings, models, tell_options, stop)
+            for budget in budgets:
+                done = number * len(budgets) + len(outcomes)
+                progress(f"question {number + 1} of {len(questions)}, {budget}", done, total)
+                outcome = _ask(asked, budget, new_session, settings, models, tell_options, stop)
                 if outcome is None:
                     return
                 outcomes.append(outcome)
@@ -214,7 +180,7 @@ def ask_questions(
 
 def _ask(
     asked: Question,
-    condition: Condition,
+    budget: str,
     new_session: NewSession,
     settings: Settings,
     models: Models,
@@ -227,7 +193,7 @@ def _ask(
     if asked.options and (tell_options or not isinstance(session, Weighs)):
         prompt = f"{prompt} Answer with one of these and nothing else: {', '.join(asked.options)}."
     choosing_ms = answering_ms = 0.0
-    settings = settings.with_values({"selection.budget": condition.budget})
+    settings = settings.with_values({"selection.budget": budget})
     try:
         stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
         with stream, one_opencv_thread():
@@ -238,8 +204,8 @@ def _ask(
             )
             for patches in stream:
                 assert stream.frame is not None
-                choosing_ms += total_ms(patches.latency_ms) if condition.choice == "ours" else 0.0
-                shown = watcher.watch(stream.frame, _chosen(patches, condition, asked), "last" if stream.last else None)
+                choosing_ms += total_ms(patches.latency_ms)
+                shown = watcher.watch(stream.frame, patches, "last" if stream.last else None)
                 if shown.feeding is not None:
                     answering_ms += shown.feeding.vision_ms + shown.feeding.prefill_ms
                 if stop.is_set():
@@ -258,8 +224,7 @@ def _ask(
         line=asked.line,
         kind=asked.kind,
         question=asked.text,
-        choice=condition.choice,
-        budget=condition.budget,
+        budget=budget,
         tokens=answer.visual_tokens,
         right=picked in asked.answers if picked is not None else asked.is_right(answer.text),
         said=answer.text.strip(),
@@ -267,17 +232,3 @@ def _ask(
         choosing_ms=choosing_ms,
         answering_ms=answering_ms + answer.prefill_ms + answer.decode_ms,
     )
-
-
-def _chosen(patches: PatchSet, condition: Condition, asked: Question) -> PatchSet:
-    """Return the frame's patch set with the cells of the condition's choice."""
-    if condition.choice == "ours":
-        return patches
-    grid = patches.grid
-    tokens = budget_tokens(condition.budget, grid.cells)
-    instead: Allocation
-    if condition.choice == "random":
-        instead = random_cells(grid, tokens, (asked.line, patches.index))
-    else:
-        instead = (scaled if condition.choice == "scaled" else uniform)(grid, tokens)
-    return shown_instead(patches, instead)

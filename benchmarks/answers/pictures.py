@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.choices import random_cells, uniform
 from arr_stream.relevance.question import sought
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import CELL_PX, ByteArray, FloatArray, Grid
@@ -19,6 +18,7 @@ from arr_stream.vlm.qwen3_vl.encoding import Mode
 from benchmarks.answers.showing import Shown, Watcher
 from benchmarks.cell_choices import OurChoice
 from benchmarks.rivals.base import Clip
+from benchmarks.rivals.spread import random_cells, uniform
 from benchmarks.rivals.vidcom2 import vidcom2
 from benchmarks.scenes.asking import Asked
 from benchmarks.scenes.stories import Story, cell_shares

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import BudgetError
-from arr_stream.evaluation.choices import spread
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import BoolArray, ByteArray, FloatArray, Grid
+from benchmarks.rivals.spread import spread
 
 Needs = Literal["nothing", "pixels", "features"]
 Scores = npt.NDArray[np.floating]

@@ -15,10 +15,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.evaluation.choices import uniform
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import BoolArray, ByteArray, FloatArray
 from benchmarks.rivals.base import PIXELS_A_CELL, Choose, Clip, Needs, Scores, kept_each, most_of
+from benchmarks.rivals.spread import uniform
 
 CosineArray = npt.NDArray[np.float64]
 

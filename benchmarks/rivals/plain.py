@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from arr_stream.evaluation.choices import random_cells, scaled, uniform
 from arr_stream.selection.allocation import Allocation
 from benchmarks.rivals.base import Clip, Rule
+from benchmarks.rivals.spread import random_cells, scaled, uniform
 
 
 def uniform_cells(clip: Clip, tokens: int) -> list[Allocation]:

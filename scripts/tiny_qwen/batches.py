@@ -12,10 +12,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.evaluation.choices import spread
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import CELL_PX, ByteArray, FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells
+from benchmarks.rivals.spread import spread
 from benchmarks.scenes.asking import ONE_OF, ONE_WORD, Asked, questions
 from benchmarks.scenes.stories import Story, cell_shares, clip_story, picture_story
 

@@ -1,19 +1,14 @@
-"""Baseline choices of cells: evenly spread, random, or the whole frame scaled down.
-
-A selection that does not beat these is not worth its cost.
-"""
+"""Rules that look at nothing: evenly spread cells, random ones, and the whole frame scaled down."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.patch_set import PatchSet
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import COARSEST, SCORERS, Grid
+from arr_stream.types import COARSEST, Grid
 
 
 def uniform(grid: Grid, tokens: int) -> Allocation:
@@ -77,19 +72,3 @@ def _fine(grid: Grid, flat: Any) -> Allocation:
 def _cells(rows: Any, columns: Any, level: Any) -> Allocation:
     score = np.ones(len(rows), np.float32)
     return Allocation(rows.astype(np.int32), columns.astype(np.int32), level.astype(np.int32), score)
-
-
-def shown_instead(patches: PatchSet, cells: Allocation) -> PatchSet:
-    """Return the patch set of a frame with other cells."""
-    count = len(cells)
-    return replace(
-        patches,
-        rows=cells.rows,
-        columns=cells.columns,
-        level=cells.level,
-        score=cells.score,
-        scorer=np.full(count, SCORERS.index("coverage"), np.int32),
-        query=np.full(count, -1, np.int32),
-        carried=np.zeros(count, bool),
-        fresh=np.ones(count, bool),
-    )
