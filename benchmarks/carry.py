@@ -12,8 +12,7 @@ import cv2
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Sequence as Footage
-from arr_stream.evaluation.davis import read_paired, tight_box
+from arr_stream.evaluation.footage import Footage, read_paired, tight_box
 from arr_stream.evaluation.stages import half_grey
 from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.motion import make_flow

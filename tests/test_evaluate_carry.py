@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_stream.evaluation.davis import load_sequences
+from arr_stream.evaluation.footage import load_footage
 from arr_stream.types import BoolArray, Frame
 from benchmarks.carry import ChainedDis, Still, evaluate_carry, intersection_over_union
 from tests.test_evaluate_davis import squares, write_sequence
@@ -29,7 +29,7 @@ def test_sums(tmp_path: Path) -> None:
     masks = squares(9, step_px=4)
     masks[6][:] = False
     write_sequence(tmp_path, "a", masks)
-    report = evaluate_carry(load_sequences(tmp_path), [4], {"perfect": Perfect})
+    report = evaluate_carry(load_footage(tmp_path), [4], {"perfect": Perfect})
     rows = {row.tracker: row for row in report.rows}
     assert rows["perfect"].iou == 1.0
     # Keyframes at 0, 4 and 8; a square of 24 px moved by 4, 8 and 12 px; frame 6, aged 2, is empty.
@@ -50,7 +50,7 @@ def test_sums(tmp_path: Path) -> None:
 
 def test_following_beats_staying() -> None:
     """On a generated clip with exact masks, a frame that the flow has chained over stays on its object."""
-    (clip,) = [footage for footage in load_sequences(SAMPLES) if footage.name == "pan_zoom"]
+    (clip,) = [footage for footage in load_footage(SAMPLES) if footage.name == "pan_zoom"]
     frames, masks = clip.frames(), clip.masks()
     still, chained = Still(), ChainedDis()
     for tracker in (still, chained):

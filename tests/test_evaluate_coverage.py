@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arr_stream.evaluation.coverage import METHODS, evaluate_coverage, oracle, score_cells
-from arr_stream.evaluation.davis import Sequence, load_sequences
+from arr_stream.evaluation.footage import Footage, load_footage
 from arr_stream.patch_set import PatchSet
 from tests.choices import choose
 from tests.test_evaluate_davis import squares, write_sequence
@@ -37,7 +37,7 @@ def test_overlapping_cells_count_once() -> None:
     assert score_cells(_corner(), twice, (32.0, 32.0)) == pytest.approx((0.64, 1 / 6))
 
 
-def _column(sequence: Sequence, budget: int, *, column: int) -> Iterator[PatchSet]:
+def _column(sequence: Footage, budget: int, *, column: int) -> Iterator[PatchSet]:
     """Always the cells of one column."""
     for frame in sequence.frames():
         n = min(budget, 2)
@@ -60,11 +60,11 @@ def test_rows_of_a_report(tmp_path: Path) -> None:
     write_sequence(tmp_path, "goes right", masks)
     asked: list[tuple[tuple[float, float, float, float], int]] = []
 
-    def open_patches(sequence: Sequence, region: tuple[float, float, float, float], budget: int) -> Iterable[PatchSet]:
+    def open_patches(sequence: Footage, region: tuple[float, float, float, float], budget: int) -> Iterable[PatchSet]:
         asked.append((region, budget))
         return _column(sequence, budget, column=0)
 
-    report = evaluate_coverage(load_sequences(tmp_path), [2], open_patches)
+    report = evaluate_coverage(load_footage(tmp_path), [2], open_patches)
     assert asked == [((8.0, 20.0, 24.0, 24.0), 2)]
     assert [row.method for row in report.rows] == list(METHODS)
     # Frame 0 is the query's and frame 2 is empty: on frame 1 the square spans x 24-48, on frame 3 x 56-80.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import load_sequences, tight_box
+from arr_stream.evaluation.footage import load_footage, tight_box
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
 
@@ -40,7 +40,7 @@ def squares(count: int, *, step_px: int = 2) -> list[np.ndarray]:
 def test_a_folder_in_the_layout_of_davis(tmp_path: Path) -> None:
     write_sequence(tmp_path, "b", squares(3))
     write_sequence(tmp_path, "a", squares(2))
-    first, second = load_sequences(tmp_path)
+    first, second = load_footage(tmp_path)
     assert (first.name, second.name) == ("a", "b")
     frames, masks = second.frames(), second.masks()
     assert [frame.index for frame in frames] == [0, 1, 2]
@@ -51,7 +51,7 @@ def test_a_folder_in_the_layout_of_davis(tmp_path: Path) -> None:
 def test_clips_with_truth(tmp_path: Path) -> None:
     for path in SAMPLES.glob("pan_zoom.*"):
         shutil.copy(path, tmp_path)
-    (clip,) = load_sequences(tmp_path)
+    (clip,) = load_footage(tmp_path)
     frames, masks = clip.frames(), clip.masks()
     assert clip.name == "pan_zoom" and len(frames) == len(masks) == 120
     # The aeroplane is the only blue thing over a brown table.
@@ -68,7 +68,7 @@ def test_a_folder_that_does_not_fit_is_refused_with_what_was_expected(tmp_path: 
     if spoil == "no clip":
         shutil.copy(SAMPLES / "pan_zoom.truth.npz", tmp_path)
     with pytest.raises(EvaluationDataError, match="expected frames/SEQ"):
-        load_sequences(tmp_path)
+        load_footage(tmp_path)
 
 
 @given(st.integers(0, 30), st.integers(0, 20), st.integers(1, 10), st.integers(1, 10))

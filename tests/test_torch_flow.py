@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from arr_stream.evaluation.davis import truth_sequence
+from arr_stream.evaluation.footage import truth_footage
 from arr_stream.evaluation.truth import load_truth
 from arr_stream.motion import make_flow
 from arr_stream.motion.flow import FlowInput, resize_offsets
@@ -92,7 +92,7 @@ def _endpoint_error_px(name: str, previous: ByteArray, present: ByteArray, truth
 def test_generated_clips_no_worse_than_dis_fast() -> None:
     errors: dict[str, list[float]] = {"torch": [], "dis": []}
     for path in sorted(SAMPLES.glob("*.truth.npz")):
-        truth, frames = load_truth(path), truth_sequence(path).frames()
+        truth, frames = load_truth(path), truth_footage(path).frames()
         for index in (truth.frames // 4, 3 * truth.frames // 4):
             for name, found in errors.items():
                 pair = frames[index - 1].rgb, frames[index].rgb

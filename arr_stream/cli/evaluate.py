@@ -24,7 +24,7 @@ from arr_stream.cli.running import stop_on_signals
 from arr_stream.errors import EvaluationIncomplete
 
 if TYPE_CHECKING:
-    from arr_stream.evaluation.davis import Sequence
+    from arr_stream.evaluation.footage import Footage
     from arr_stream.evaluation.questions import Skipped
     from arr_stream.patch_set import PatchSet
 
@@ -44,7 +44,7 @@ def coverage(
     import arr_stream
     from arr_stream.config import Settings
     from arr_stream.evaluation.coverage import evaluate_coverage
-    from arr_stream.evaluation.davis import load_sequences
+    from arr_stream.evaluation.footage import load_footage
     from arr_stream.selection.budget import budget_tokens
 
     budgets = [int(each) if each.isdecimal() else each for each in dict.fromkeys(budget or ("40", "101"))]
@@ -53,11 +53,11 @@ def coverage(
     settings = Settings.load(preset, overrides or ())
 
     def open_patches(
-        sequence: Sequence, region: tuple[float, float, float, float], tokens: int | str
+        footage: Footage, region: tuple[float, float, float, float], tokens: int | str
     ) -> Iterable[PatchSet]:
-        return arr_stream.open(sequence.source, region=region, budget=tokens, settings=settings)
+        return arr_stream.open(footage.source, region=region, budget=tokens, settings=settings)
 
-    report = evaluate_coverage(load_sequences(data), budgets, open_patches, progress=say)
+    report = evaluate_coverage(load_footage(data), budgets, open_patches, progress=say)
     show(report, as_json=as_json)
 
 

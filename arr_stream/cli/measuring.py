@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from arr_stream.config import Settings
     from arr_stream.evaluation.tables import Report, ResultTable
 
-Sequences = Annotated[Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or clips with truth files.")]
+Sequences = Annotated[
+    Path,
+    typer.Argument(help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth or box files."),
+]
 Preset = Annotated[Path | None, typer.Option("--preset", help="Settings from a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Rounds; medians are over all.")]

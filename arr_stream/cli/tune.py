@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from arr_stream.cli.console import counting, interrupted, out, say
-from arr_stream.cli.measuring import (
-    Json,
-    Overrides,
-    Preset,
-    cpu_settings,
-    show_tables,
-)
+from arr_stream.cli.measuring import Json, Overrides, Preset, cpu_settings, show_tables
 from arr_stream.errors import EvaluationDataError, NoGain
 
-DEFAULT_ROUNDS = 3
-
 if TYPE_CHECKING:
-    from arr_stream.config import Settings
-    from arr_stream.tuning.tuner import Progress, TuneOptions, TuneReport
+    from arr_stream.tuning.report import TuneReport
+    from arr_stream.tuning.tuner import Progress
 
 
 def tune(
     data: Annotated[
         Path,
-        typer.Argument(help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth files."),
+        typer.Argument(
+            help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth or box files."
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option("-o", "--out", help="Preset to write (TOML), if the weights prove better.")
@@ -42,18 +35,10 @@ def tune(
         typer.Option(help="Query for the object: nothing, region or words; repeatable (nothing and region)."),
     ] = None,
     hold_out: Annotated[
-        list[str] | None,
-        typer.Option(help="Held-out sequences: half, other-half, a share such as 0.5, or names; repeatable."),
+        list[str] | None, typer.Option(help="Held-out sequences: half, other-half, or names; repeatable.")
     ] = None,
     budget: Annotated[str, typer.Option(help="Tokens a frame, or a share of the grid.")] = "10%",
-    rounds: Annotated[int, typer.Option(min=1, help="Most rounds of fitting and testing.")] = DEFAULT_ROUNDS,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.0, help="Longest time of fitting; results then depend on the machine.")
-    ] = None,
-    weight: Annotated[list[str] | None, typer.Option(help="Fit only this weight; repeatable.")] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of all random draws; the same seed gives the same weights.")
-    ] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Most rounds of fitting and testing.")] = 3,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
@@ -65,50 +50,36 @@ def tune(
     """
     fixed = {"selection.budget": budget, "selection.per_second": 0.0}
     settings = cpu_settings("tune", preset, overrides).with_values(fixed)
+    from arr_stream.evaluation.footage import load_footage
     from arr_stream.files import make_parent, prepare_output
-    from arr_stream.tuning.fitting import FitOptions
-    from arr_stream.tuning.parameters import NAMES
-    from arr_stream.tuning.tuner import TuneOptions
+    from arr_stream.tuning.recording import checked_kinds
+    from arr_stream.tuning.report import LEAST_HELD_OUT
+    from arr_stream.tuning.tuner import TuneOptions, divide
+    from arr_stream.tuning.tuner import tune as tune_weights
 
     # Report an unwritable output at once.
     if output is not None:
         prepare_output(output, force)
-    if output is None:
+    else:
         say("nothing will be written: --out names a file for the weights")
-    options = TuneOptions(
-        hold_out=tuple(hold_out or ("half",)),
-        rounds=rounds,
-        names=tuple(dict.fromkeys(weight)) if weight else NAMES,
-        fit=FitOptions(seed=seed),
-        in_time=_within(minutes),
-    )
-    # A fit takes minutes: a missing folder must not lose its result.
+    options = TuneOptions(checked_kinds(ask or ("nothing", "region")), tuple(hold_out or ("half",)), rounds)
     if output is not None:
+        # A fit takes minutes: a missing folder must not lose its result.
         make_parent(output)
-    report = _fit(data, settings, options, ask, judged=output is not None)
-    _finish(report, data.resolve().name, output, as_json=as_json, force=force)
-    if output is not None and not report.gain.reliable:
-        raise NoGain(
-            f"{output} not written: gain {report.gain}", remedy="keep the present weights, or give more footage"
-        )
-
-
-def _fit(data: Path, settings: Settings, options: TuneOptions, ask: list[str] | None, *, judged: bool) -> TuneReport:
-    from arr_stream.tuning.footage import divide, load_footage
-    from arr_stream.tuning.gain import LEAST_HELD_OUT
-    from arr_stream.tuning.recording import checked_kinds
-    from arr_stream.tuning.tuner import tune as tune_weights
-
-    options = replace(options, kinds=checked_kinds(ask)) if ask else options
     footage = load_footage(data)
-    held_out = len(divide(footage, options.hold_out, options.fit.seed).held_out)
-    if judged and held_out < LEAST_HELD_OUT:
+    held_out = len(divide(footage, options.hold_out)[1])
+    if output is not None and held_out < LEAST_HELD_OUT:
         raise EvaluationDataError(
             f"{data}: {held_out} of {len(footage)} sequences would be held out, too few to tell a gain from noise",
             remedy=f"give at least {LEAST_HELD_OUT} to hold out and one to fit to, or leave out --out to try it",
         )
     with _told() as progress:
-        return tune_weights(footage, settings, options, progress)
+        report = tune_weights(footage, settings, options, progress)
+    _finish(report, data.resolve().name, output, as_json=as_json, force=force)
+    if output is not None and not report.gain.reliable:
+        raise NoGain(
+            f"{output} not written: gain {report.gain}", remedy="keep the present weights, or give more footage"
+        )
 
 
 @contextmanager
@@ -125,40 +96,28 @@ def _told() -> Iterator[Progress]:
         raise interrupted(", nothing was written") from None
 
 
-def _within(minutes: float | None) -> Callable[[], bool]:
-    """Return a function that returns True while there is time left."""
-    if minutes is None:
-        return lambda: True
-    end = time.monotonic() + minutes * 60
-    return lambda: time.monotonic() < end
-
-
 def _finish(report: TuneReport, origin: str, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write the preset if it is reliably better, and print the results."""
     from arr_stream.files import written_whole
     from arr_stream.tuning.report import gains, preset, tables
 
-    text, last, division = preset(report, origin), gains(report), report.division
-    more = {
-        "fitted": [footage.name for footage in division.fitted],
-        "held_out": [footage.name for footage in division.held_out],
-        "budget": report.budget,
-        "seed": report.seed,
-    }
+    text, gain = preset(report, origin), report.gain
     # First: the weights took longest, so a later failure must not lose them.
-    if output is not None and report.gain.reliable:
+    if output is not None and gain.reliable:
         with written_whole(output, force=force) as partial:
             partial.write_text(text, encoding="utf-8")
         say(f"wrote {output}; use it with --preset {output}")
     if not as_json:
         show_tables(tables(report))
-        out.print(last, markup=False)
+        out.print(gains(report), markup=False)
         return
     values = {
         "tables": [table.as_json() for table in tables(report)],
-        "gain": {**asdict(report.gain), "reliable": report.gain.reliable},
+        "gain": {**asdict(gain), "reliable": gain.reliable},
         "scoring": report.weights.model_dump(),
-        "preset": text if report.gain.reliable else None,
-        **more,
+        "preset": text if gain.reliable else None,
+        "fitted": report.fitted,
+        "held_out": report.held_out,
+        "budget": report.budget,
     }
     out.print_json(json.dumps(values))

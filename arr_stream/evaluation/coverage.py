@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Sequence as Footage
-from arr_stream.evaluation.davis import check_mask, check_visible, tight_box
+from arr_stream.evaluation.footage import Footage, check_mask, check_visible, tight_box
 from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.patch_set import PatchSet
 from arr_stream.selection.budget import budget_tokens

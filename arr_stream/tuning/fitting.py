@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,38 +16,79 @@ from arr_stream.config import ScoringSettings
 from arr_stream.relevance.balance import balance_tensions
 from arr_stream.relevance.scorers import Change, Sample
 from arr_stream.threads import one_torch_thread
-from arr_stream.tuning.parameters import NAMES, Parameters
 from arr_stream.tuning.recording import FrameTable
 
+NAMES = tuple(ScoringSettings.model_fields)
+DECIMALS = 3
+"""Decimals to which fitted weights are rounded before they are tested or written."""
+STEPS = 300
+
+_LEAST = 0.05
+"""Least value of a setting that must be above 0."""
+_RATE = 0.02
+"""Learning rate of Adam; weights are of the order of 1."""
+_FRAMES = 6
+"""Frames of each case in one step."""
+_TEMPERATURES = 0.5, 0.1
+"""Softness of the choice at the first and the last step, in standard deviations of a frame's scores."""
+_PULL = 0.05
+"""Weight of the distance from the start."""
+_EVERY = 10
+"""Steps from one validation to the next."""
+_PATIENCE = 8
+"""Validations without a gain after which fitting stops."""
 _HALVINGS = 40
 
 Case = Sequence[FrameTable]
 """Frames of one sequence with one query. Cases have equal weight, regardless of their length."""
 
 
-@dataclass(frozen=True, slots=True)
-class FitOptions:
-    """Options of a fit.
+class Parameters:
+    """The scorers' weights as one leaf tensor, each within the range of its setting.
 
     Args:
-        steps: Most steps.
-        rate: Learning rate of Adam; weights are of the order of 1.
-        frames: Frames of each case in one step.
-        temperatures: Softness of the choice at the first and the last step, in standard deviations of a frame's scores.
-        pull: Weight of the distance from the start.
-        every: Steps from one validation to the next.
-        patience: Validations without a gain after which fitting stops.
-        seed: Seed of the random draws.
+        start: Weights to start from, and to which the penalty pulls.
+
+    Attributes:
+        values: `[len(NAMES)]` float32, requires a gradient.
     """
 
-    steps: int = 300
-    rate: float = 0.02
-    frames: int = 6
-    temperatures: tuple[float, float] = (0.5, 0.1)
-    pull: float = 0.05
-    every: int = 10
-    patience: int = 8
-    seed: int = 0
+    def __init__(self, start: ScoringSettings) -> None:
+        self._low, self._high = torch.tensor([_bounds(name) for name in NAMES]).unbind(dim=1)
+        self.values = torch.tensor([float(getattr(start, name)) for name in NAMES], requires_grad=True)
+        self._origin = self.values.detach().clone()
+
+    def weights(self) -> ScoringSettings:
+        """Return the weights as 0-d tensors, so that gradients flow through the scorers' own code."""
+        values: Any = dict(zip(NAMES, self.values.unbind(), strict=True))
+        return ScoringSettings.model_construct(**values)
+
+    def settings(self) -> ScoringSettings:
+        """Return the weights as plain numbers, rounded."""
+        rounded = (round(value, DECIMALS) for value in self.values.detach().tolist())
+        return ScoringSettings.model_validate(dict(zip(NAMES, rounded, strict=True)))
+
+    def distance(self) -> Tensor:
+        """Return the mean squared distance from the start, in units of each range.
+
+        As a penalty, it keeps weights that the data do not determine.
+        """
+        return (((self.values - self._origin) / (self._high - self._low)) ** 2).mean()
+
+    def confine(self) -> None:
+        """Clamp the values to their ranges after a step."""
+        with torch.no_grad():
+            self.values.copy_(self.values.clamp(self._low, self._high))
+
+
+def _bounds(name: str) -> tuple[float, float]:
+    """Return least and largest value of a weight, as its setting declares them."""
+    low, high = 0.0, 1.0
+    for rule in ScoringSettings.model_fields[name].metadata:
+        low = max(low, float(getattr(rule, "ge", low)))
+        low = max(low, _LEAST) if getattr(rule, "gt", None) is not None else low
+        high = float(getattr(rule, "le", high))
+    return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +113,9 @@ def fit(
     training: Sequence[Case],
     validation: Sequence[Case],
     start: ScoringSettings,
-    options: FitOptions | None = None,
     *,
-    names: Sequence[str] = NAMES,
-    advance: Callable[[int, int, float], bool] = lambda step, steps, coverage: True,
+    steps: int = STEPS,
+    advance: Callable[[int, int, float], None] = lambda step, steps, coverage: None,
 ) -> Fit:
     """Return weights whose choice covers more of the object on the validation frames; the start's if none does.
 
@@ -82,33 +123,32 @@ def fit(
         training: Frames that gradients are taken from.
         validation: Frames that decide when to stop.
         start: Weights to start from.
-        options: Options of the fit.
-        names: Names of the weights to fit.
-        advance: Called at each validation with the step, the most steps and the coverage; False ends the fit.
+        steps: Most steps.
+        advance: Called at each validation with the step, the most steps and the best coverage.
 
     Returns:
         The fit; the same for the same arguments, to the bit.
     """
-    chosen = options or FitOptions()
-    parameters = Parameters(start, names)
-    optimizer = torch.optim.Adam([parameters.values], lr=chosen.rate)
-    generator = np.random.default_rng(chosen.seed)
+    parameters = Parameters(start)
+    optimizer = torch.optim.Adam([parameters.values], lr=_RATE)
+    generator = np.random.default_rng(0)
     with one_torch_thread():
         before = best = hard_coverage(validation, parameters.settings())
         weights, best_step, step = start, 0, 0
-        for step in range(1, chosen.steps + 1):
-            drawn = [table for case in training for table in _draw(case, chosen.frames, generator)]
+        for step in range(1, steps + 1):
+            drawn = [table for case in training for table in _draw(case, _FRAMES, generator)]
             optimizer.zero_grad()
-            loss = 1 - soft_coverage(drawn, parameters.weights(), _temperature(chosen, step))
-            (loss + chosen.pull * parameters.distance()).backward()  # type: ignore[no-untyped-call]
+            loss = 1 - soft_coverage(drawn, parameters.weights(), _temperature(step, steps))
+            (loss + _PULL * parameters.distance()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             parameters.confine()
-            if step % chosen.every:
+            if step % _EVERY:
                 continue
             found = hard_coverage(validation, parameters.settings())
             if found > best:
                 best, best_step, weights = found, step, parameters.settings()
-            if not advance(step, chosen.steps, best) or step - best_step >= chosen.every * chosen.patience:
+            advance(step, steps, best)
+            if step - best_step >= _EVERY * _PATIENCE:
                 break
     return Fit(weights, step, best_step, before, best)
 
@@ -119,10 +159,10 @@ def _draw(case: Case, count: int, generator: np.random.Generator) -> list[FrameT
     return [case[index] for index in drawn.tolist()]
 
 
-def _temperature(options: FitOptions, step: int) -> float:
+def _temperature(step: int, steps: int) -> float:
     """Return the temperature of a step, from the first to the last in equal ratios."""
-    first, last = options.temperatures
-    done = (step - 1) / max(1, options.steps - 1)
+    first, last = _TEMPERATURES
+    done = (step - 1) / max(1, steps - 1)
     return math.exp((1 - done) * math.log(first) + done * math.log(last))
 
 

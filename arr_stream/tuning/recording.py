@@ -17,9 +17,8 @@ from torch import Tensor
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.coverage import object_shares, score_cells
-from arr_stream.evaluation.davis import check_visible, read_paired, tight_box
+from arr_stream.evaluation.footage import Footage, check_visible, read_paired, tight_box
 from arr_stream.keyframes.generate import InStepKeyframes
-from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Change, Sample
@@ -27,7 +26,6 @@ from arr_stream.selection.frame_scores import change_of_cells
 from arr_stream.selection.selector import CellValues
 from arr_stream.stream import Models
 from arr_stream.texture.array import CELL_LEVEL, Texture
-from arr_stream.tuning.footage import Footage
 from arr_stream.types import BoolArray, FloatArray, Frame
 
 Kind = Literal["nothing", "region", "words"]
@@ -55,21 +53,18 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Run of one sequence with one query through the pipeline.
+    """Run of the pipeline with one query over the `F` frames that count: the object is visible, and not the first.
 
     Args:
-        footage: The sequence.
+        footage: Its frames and masks.
         kind: Kind of query.
-        indices: `[F]` frames that count: the object is visible on them, and they are not the first.
-        coverage, context: `[F]` shares of the object in fine cells and of the frame in any, as `score_cells` returns
-        them.
+        coverage, context: `[F]` shares of the object in fine cells and of the frame in any, see `score_cells`.
         tokens: `[F]` cells chosen.
         tables: Tables of the frames, if requested.
     """
 
     footage: Footage
     kind: Kind
-    indices: tuple[int, ...]
     coverage: FloatArray
     context: FloatArray
     tokens: FloatArray
@@ -79,7 +74,7 @@ class Run:
 class _RecordingPipeline(Pipeline):
     """Pipeline that keeps the inputs of the last choice."""
 
-    sample: Sample | None = None
+    sample: Sample
 
     def _choose(self, state: Any, texture: Texture, values: CellValues, eighth_grey: Any, frame: Frame) -> Any:
         table = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
@@ -105,16 +100,11 @@ def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind in names)
 
 
-def kinds_of(footage: Footage, kinds: Sequence[Kind]) -> tuple[Kind, ...]:
-    """Return the kinds of query that this footage supports."""
-    return tuple(kind for kind in kinds if kind != "words" or footage.words)
-
-
 def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = False) -> Run:
-    """Send a sequence through the pipeline, every keyframe in step.
+    """Send footage through the pipeline, every keyframe in step.
 
     Args:
-        footage: The sequence.
+        footage: Its frames and masks.
         kind: Kind of query.
         settings: As for any stream; `selection.budget` is the token budget.
         tables: Record the scorers' inputs.
@@ -122,48 +112,26 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     Raises:
         EvaluationDataError: The masks do not fit the frames, or the object for the query is not visible.
     """
-    frames, masks = read_paired(footage.sequence)
-    check_visible(footage.sequence, masks, boxed=kind == "region")
-    counted = tuple(index for index in range(1, len(masks)) if masks[index].any())
+    frames, masks = read_paired(footage)
+    check_visible(footage, masks, boxed=kind == "region")
     models, queries = Models.load(settings), _queries(footage, kind, masks[0])
     keyframes = InStepKeyframes(models.generator)
     pipeline = _RecordingPipeline(settings, keyframes, queries, encoder=models.encoder, pca=models.pca)
-    chosen, found = [], []
+    scores: list[tuple[float, float, int]] = []
+    recorded: list[FrameTable] = []
     for frame, mask in zip(frames, masks, strict=True):
         patches = pipeline.step(frame)
-        if frame.index and mask.any():
-            chosen.append((patches, mask))
-            if tables and pipeline.sample is not None:
-                found.append(_table(pipeline.sample, patches, mask))
-    return _scored(footage, kind, counted, chosen, found)
+        if not frame.index or not mask.any():
+            continue
+        scores.append((*score_cells(mask, patches.cells_xyxy, patches.grid.cell_px), patches.tokens))
+        if tables:
+            sample, share = pipeline.sample, torch.from_numpy(object_shares(mask, patches.grid).ravel())
+            recorded.append(FrameTable(sample, float(sample.relevance.max()), share, int((patches.level <= 0).sum())))
+    coverage, context, tokens = np.array(scores, np.float32).T
+    return Run(footage, kind, coverage, context, tokens, tuple(recorded))
 
 
 def _queries(footage: Footage, kind: Kind, first: BoolArray) -> list[Query]:
     if kind == "region":
         return [RegionQuery(tight_box(first), 0.0)]
     return [parse_text(footage.words)] if kind == "words" else []
-
-
-def _scored(
-    footage: Footage,
-    kind: Kind,
-    indices: tuple[int, ...],
-    chosen: list[tuple[PatchSet, BoolArray]],
-    tables: list[FrameTable],
-) -> Run:
-    scores = [score_cells(mask, patches.cells_xyxy, patches.grid.cell_px) for patches, mask in chosen]
-    coverage, context = np.array(scores, np.float32).T
-    return Run(
-        footage,
-        kind,
-        indices,
-        coverage,
-        context,
-        np.array([patches.tokens for patches, _ in chosen], np.float32),
-        tuple(tables),
-    )
-
-
-def _table(sample: Sample, patches: PatchSet, mask: BoolArray) -> FrameTable:
-    share = torch.from_numpy(object_shares(mask, patches.grid).ravel())
-    return FrameTable(sample, float(sample.relevance.max()), share, int((patches.level <= 0).sum()))

@@ -3,15 +3,106 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from arr_stream.config import ScoringSettings
 from arr_stream.evaluation.tables import ResultTable, Value
-from arr_stream.tuning.parameters import DECIMALS, differences
+from arr_stream.tuning.fitting import DECIMALS, NAMES, Fit
 from arr_stream.tuning.recording import KINDS, Kind, Run
-from arr_stream.tuning.tuner import TuneReport
+
+LEAST_HELD_OUT = 3
+"""Least number of sequences for a meaningful spread of their gains."""
 
 _ASKED: dict[Kind, str] = {"nothing": "nothing", "region": "first box", "words": "its name"}
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Mean gain on held-out sequences, its standard error (None with fewer than two), and their number."""
+
+    mean: float
+    standard_error: float | None
+    count: int
+
+    @classmethod
+    def of(cls, differences: Sequence[float]) -> Gain:
+        """Summarise after minus before of each sequence."""
+        count = len(differences)
+        error = float(np.std(differences, ddof=1) / np.sqrt(count)) if count > 1 else None
+        return cls(float(np.mean(differences)), error, count)
+
+    @property
+    def reliable(self) -> bool:
+        """True if there are at least `LEAST_HELD_OUT` sequences and the mean exceeds twice its standard error."""
+        return self.count >= LEAST_HELD_OUT and self.mean > 2 * (self.standard_error or 0)
+
+    def __str__(self) -> str:
+        held_out = f"{self.count} held-out sequences"
+        if self.count < LEAST_HELD_OUT:
+            return f"{self.mean:+.3f} over {held_out}, too few to judge: at least {LEAST_HELD_OUT} are needed"
+        verdict = "beyond its noise" if self.reliable else "not beyond its noise"
+        return f"{self.mean:+.3f} (standard error {self.standard_error:.3f}, {held_out}), {verdict}"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One fit, and the true coverage of the pipeline with its weights on the validation frames."""
+
+    fit: Fit
+    validation: float
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """Weights before and after, and true runs with both.
+
+    Args:
+        fitted, held_out: Names of the sequences.
+        start, weights: Before and after; equal if no weights did better on the validation frames.
+        validation: True coverage on the validation frames before.
+        rounds: Every round, in order.
+        before, after: Runs over all sequences in the same order, without tables.
+        budget: Tokens, as in the settings.
+    """
+
+    fitted: tuple[str, ...]
+    held_out: tuple[str, ...]
+    start: ScoringSettings
+    weights: ScoringSettings
+    validation: float
+    rounds: tuple[Round, ...]
+    before: tuple[Run, ...]
+    after: tuple[Run, ...]
+    budget: str
+
+    def pairs(self, kind: Kind, *, held_out: bool) -> list[tuple[Run, Run]]:
+        """Return the runs before and after on one part of the sequences, for one kind of query."""
+        names = self.held_out if held_out else self.fitted
+        both = zip(self.before, self.after, strict=True)
+        return [(a, b) for a, b in both if a.kind == kind and a.footage.name in names]
+
+    @property
+    def gain(self) -> Gain:
+        """Gain in coverage on held-out sequences, averaged over kinds of query within a sequence."""
+        gains: dict[str, list[float]] = {}
+        for kind in KINDS:
+            for before, after in self.pairs(kind, held_out=True):
+                gains.setdefault(before.footage.name, []).append(after.coverage.mean() - before.coverage.mean())
+        return Gain.of([float(np.mean(each)) for each in gains.values()])
+
+    def held_out_means(self) -> Iterator[tuple[str, float, float]]:
+        """Yield the kind of query and the mean held-out coverage before and after, for each kind that was tried."""
+        for kind in KINDS:
+            if pairs := self.pairs(kind, held_out=True):
+                before, after = (_mean(runs, "coverage") for runs in zip(*pairs, strict=True))
+                yield _ASKED[kind], before, after
+
+
+def _mean(runs: Sequence[Run], what: str) -> float:
+    return float(np.mean([getattr(each, what).mean() for each in runs]))
 
 
 def tables(report: TuneReport) -> tuple[ResultTable, ...]:
@@ -20,18 +111,13 @@ def tables(report: TuneReport) -> tuple[ResultTable, ...]:
 
 
 def _coverage(report: TuneReport) -> ResultTable:
-    held_out = {footage.name for footage in report.division.held_out}
     rows: list[tuple[Value, ...]] = []
-    for part, inside in (("held out", True), ("fitted to", False)):
+    for part, held_out in (("held out", True), ("fitted to", False)):
         for kind in KINDS:
-            pairs = [
-                (a, b)
-                for a, b in zip(report.before, report.after, strict=True)
-                if (a.footage.name in held_out) is inside and a.kind == kind
-            ]
-            rows += [_row(part, kind, a.footage.name, [a], [b]) for a, b in pairs]
+            pairs = report.pairs(kind, held_out=held_out)
+            rows += [_row(part, kind, before.footage.name, [before], [after]) for before, after in pairs]
             if len(pairs) > 1:
-                rows.append(_row(part, kind, "mean", [a for a, _ in pairs], [b for _, b in pairs]))
+                rows.append(_row(part, kind, "mean", *zip(*pairs, strict=True)))
     return ResultTable(
         f"Coverage of the object at {report.budget} of the tokens, before and after tuning",
         ("part", "asked by", "sequence", "before", "after", "gain", "context", "and after", "tokens"),
@@ -43,14 +129,17 @@ def _coverage(report: TuneReport) -> ResultTable:
 
 
 def _row(part: str, kind: Kind, name: str, before: Sequence[Run], after: Sequence[Run]) -> tuple[Value, ...]:
-    def mean(runs: Sequence[Run], what: str) -> float:
-        return sum(float(getattr(each, what).mean()) for each in runs) / len(runs)
-
-    first, last = mean(before, "coverage"), mean(after, "coverage")
+    first, last = _mean(before, "coverage"), _mean(after, "coverage")
     return (
         *(part, _ASKED[kind], name, first, last, last - first),
-        *(mean(before, "context"), mean(after, "context"), mean(after, "tokens")),
+        *(_mean(before, "context"), _mean(after, "context"), _mean(after, "tokens")),
     )
+
+
+def _differences(before: ScoringSettings, after: ScoringSettings) -> Mapping[str, tuple[float, float]]:
+    """Return the weights that differ, by name."""
+    pairs = {name: (float(getattr(before, name)), float(getattr(after, name))) for name in NAMES}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _weights(report: TuneReport) -> ResultTable:
@@ -60,7 +149,7 @@ def _weights(report: TuneReport) -> ResultTable:
         ("setting", "before", "after", "meaning"),
         tuple(
             (f"scoring.{name}", before, after, fields[name].description or "")
-            for name, (before, after) in differences(report.start, report.weights).items()
+            for name, (before, after) in _differences(report.start, report.weights).items()
         ),
         ""
         if report.weights != report.start
@@ -90,27 +179,18 @@ def preset(report: TuneReport, origin: str) -> str:
         report: Result of tuning.
         origin: Name of the data.
     """
-    return _preset(_header(report, origin), report.weights)
-
-
-def _preset(header: Iterable[str], weights: ScoringSettings) -> str:
-    lines = [*header, ""]
-    changed = differences(ScoringSettings(), weights)
-    if changed:
-        lines.append("[scoring]")
-        lines += [f"{name} = {_number(after)}" for name, (_, after) in changed.items()]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _header(report: TuneReport, origin: str) -> Iterator[str]:
-    yield f"# Weights that `arr-stream tune` fitted to {' '.join(origin.split())}."
-    yield f"# Budget {report.budget}, seed {report.seed}."
-    yield from _folded("# Fitted to ", [footage.name for footage in report.division.fitted])
-    yield from _folded("# Held out: ", [footage.name for footage in report.division.held_out])
-    for asked, before, after in _held_out(report):
-        yield f"# Held-out coverage, asked for by {asked}: {before:.{DECIMALS}f} before, {after:.{DECIMALS}f} after."
+    lines = [f"# Weights that `arr-stream tune` fitted to {' '.join(origin.split())}.", f"# Budget {report.budget}."]
+    lines += [*_folded("# Fitted to ", report.fitted), *_folded("# Held out: ", report.held_out)]
+    lines += [
+        f"# Held-out coverage, asked for by {asked}: {before:.{DECIMALS}f} before, {after:.{DECIMALS}f} after."
+        for asked, before, after in report.held_out_means()
+    ]
     if report.weights == report.start:
-        yield "# No weights did better than the present ones; nothing is changed."
+        lines.append("# No weights did better than the present ones; nothing is changed.")
+    changed = _differences(ScoringSettings(), report.weights)
+    if changed:
+        lines += ["", "[scoring]", *(f"{name} = {round(after, DECIMALS)}" for name, (_, after) in changed.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _folded(start: str, names: Sequence[str], width: int = 118) -> list[str]:
@@ -119,20 +199,7 @@ def _folded(start: str, names: Sequence[str], width: int = 118) -> list[str]:
     return textwrap.wrap(f"{start}{text}.", width, subsequent_indent="#   ", break_on_hyphens=False)
 
 
-def _number(value: float) -> str:
-    text = f"{value:.{DECIMALS}f}".rstrip("0")
-    return f"{text}0" if text.endswith(".") else text
-
-
 def gains(report: TuneReport) -> str:
     """Return one line with the held-out coverage before and after, and whether the gain exceeds its noise."""
-    parts = [f"asked for by {asked} {before:.3f} -> {after:.3f}" for asked, before, after in _held_out(report)]
+    parts = [f"asked for by {asked} {before:.3f} -> {after:.3f}" for asked, before, after in report.held_out_means()]
     return f"held-out coverage {'; '.join(parts)}; gain {report.gain}"
-
-
-def _held_out(report: TuneReport) -> Iterator[tuple[str, float, float]]:
-    """Yield the kind of query and the mean coverage before and after, for each kind that was tried."""
-    for kind in KINDS:
-        before, after = (report.mean(runs, held_out=True, kind=kind) for runs in (report.before, report.after))
-        if before == before:
-            yield _ASKED[kind], before, after

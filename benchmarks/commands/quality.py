@@ -167,10 +167,10 @@ def carry(
     as_json: Json = False,
 ) -> None:
     """Carry the mask of every Nth frame over the frames between: mean IoU, and the curve against age."""
-    from arr_stream.evaluation.davis import load_sequences
+    from arr_stream.evaluation.footage import load_footage
     from benchmarks.carry import evaluate_carry
 
-    report = evaluate_carry(load_sequences(data), list(dict.fromkeys(interval or [10, 30])), progress=say)
+    report = evaluate_carry(load_footage(data), list(dict.fromkeys(interval or [10, 30])), progress=say)
     show(report, as_json=as_json)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.coverage import best_share, pixels_by_cell
-from arr_stream.evaluation.davis import tight_box
+from arr_stream.evaluation.footage import tight_box
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.types import BoolArray, ByteArray, FloatArray, Grid, IntArray

@@ -27,7 +27,7 @@ import cv2
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import load_sequences
+from arr_stream.evaluation.footage import load_footage
 from arr_stream.sources import Source, open_source
 from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
 from benchmarks.scenes.camera import Camera, Homography, camera_homography, homography_flow
@@ -90,7 +90,7 @@ class Footage:
 
 
 def davis_footage(folder: Path, max_frames: int | None = None) -> list[Footage]:
-    """Sequences with a mask a frame, in either of the layouts that `evaluation.davis` reads.
+    """Sequences with a mask a frame, in either of the layouts that `evaluation.footage` reads.
 
     Raises:
         EvaluationDataError: No sequence there, or frames without as many masks.
@@ -104,7 +104,7 @@ def davis_footage(folder: Path, max_frames: int | None = None) -> list[Footage]:
             open=_opener(sequence.source, max_frames),
             truths=_masks(sequence.masks, max_frames),
         )
-        for sequence in load_sequences(folder)
+        for sequence in load_footage(folder)
     ]
 
 
