@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.selection.allocation import allocate_tokens
-from arr_stream.selection.atlas import (
-    AtlasTokens,
-    SemanticAtlas,
-    build_atlas,
-    canonical,
-    fixed,
-    hybrid,
-    proportional,
-    tiers,
-)
+from arr_stream.selection.atlas import AtlasTokens, SemanticAtlas, build_atlas, canonical
 from arr_stream.selection.division import divide
+from arr_stream.selection.strategies import QUOTAS
 from arr_stream.types import Grid
 
 GRIDS = st.tuples(st.integers(1, 24), st.integers(1, 24))
@@ -48,40 +38,15 @@ def _check(tokens: AtlasTokens, member: np.ndarray) -> None:
     assert flat[tokens.cells].tolist() == list(range(tokens.count))
 
 
-ALLOCATIONS: dict[str, Callable[[SemanticAtlas, int], AtlasTokens]] = {
-    "proportional": proportional,
-    "fixed": lambda atlas, tokens: fixed(atlas, 3, tokens),
-    "tiers": tiers,
-}
-
-
-@pytest.mark.parametrize("name", ALLOCATIONS)
+@pytest.mark.parametrize("allocation", QUOTAS)
 @given(GRIDS, SEEDS, st.floats(0, 1))
 @settings(deadline=None, max_examples=40)
-def test_tokens_belong_to_one_region_each(name: str, hw: tuple[int, int], seed: int, share: float) -> None:
+def test_tokens_belong_to_one_region_each(allocation: str, hw: tuple[int, int], seed: int, share: float) -> None:
     atlas = _atlas(hw, seed)
     budget = max(1, int(share * hw[0] * hw[1]))
-    tokens = ALLOCATIONS[name](atlas, budget)
+    tokens = atlas.tokens(allocation, budget)
     _check(tokens, atlas.member)
-    assert tokens.count <= budget
-    assert name == "fixed" or tokens.count == budget
-
-
-@given(GRIDS, SEEDS, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-@settings(deadline=None, max_examples=60)
-def test_a_hybrid_spends_its_budget_on_both(
-    hw: tuple[int, int], seed: int, share: float, importance_share: float, grid_share: float
-) -> None:
-    atlas = _atlas(hw, seed)
-    budget = max(1, int(share * hw[0] * hw[1]))
-    tokens = hybrid(atlas, budget, importance_share=importance_share, grid_share=grid_share)
     assert tokens.count == budget
-    flat = tokens.token_of_cell.ravel()
-    assert np.unique(flat[flat >= 0]).tolist() == list(range(budget))
-    matters = atlas.importance >= importance_share * atlas.importance.max()
-    for number in range(budget):
-        owners = np.unique(atlas.regions.member[flat == number])
-        assert len(owners) == 1 or not matters[owners].any()
 
 
 @given(GRIDS, SEEDS, st.floats(0, 1))
@@ -95,18 +60,17 @@ def test_with_one_region_a_cell_the_atlas_is_topk(hw: tuple[int, int], seed: int
     score = atlas.importance.reshape(hw)
     best = allocate_tokens(score, np.ones(hw, bool), budget, 0)
     expected = set((best.rows * hw[1] + best.columns).tolist())
-    assert set(fixed(atlas, 1, budget).cells.tolist()) == expected
-    assert set(tiers(atlas, budget).cells.tolist()) == expected
-    assert set(proportional(atlas, budget).cells.tolist()) == expected
+    for allocation in QUOTAS:
+        chosen = atlas.tokens(allocation, budget)
+        assert set(chosen.cells.tolist()) == expected
     features = rng.random((5, *hw), np.float32)
-    chosen = fixed(atlas, 1, budget)
     np.testing.assert_allclose(chosen.pool(features), features.reshape(5, -1)[:, chosen.cells].T, rtol=1e-6)
 
 
 def test_pooling_takes_means_of_own_cells() -> None:
     rng = np.random.default_rng(0)
     atlas, features = _atlas((9, 13), 0, 12), rng.random((7, 9, 13), np.float32)
-    tokens = proportional(atlas, 40)
+    tokens = atlas.tokens("proportional", 40)
     pooled = tokens.pool(features)
     assert pooled.shape == (40, 7)
     for number in range(40):
@@ -119,8 +83,7 @@ def test_tiers_give_fifteen_five_and_one() -> None:
     labels = np.arange(10, dtype=np.int32).reshape(2, 5).repeat(5, axis=0).repeat(5, axis=1)
     relevance = (1 - labels / 10).astype(np.float32)
     atlas = build_atlas(labels, _grid((10, 25)), relevance=relevance)
-    assert np.bincount(tiers(atlas).region).tolist() == [15, 15, 5, 5, 5, 1, 1, 1, 1, 1]
-    assert tiers(atlas, 100).count == 100
+    assert np.bincount(atlas.tokens("tiers", 50).region).tolist() == [15, 15, 5, 5, 5, 1, 1, 1, 1, 1]
 
 
 @given(GRIDS, SEEDS)

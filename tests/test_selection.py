@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError
 from arr_stream.relevance.query_scorers import QueryRelevance
-from arr_stream.selection.allocation import Allocation, allocate_tokens
+from arr_stream.selection.allocation import Allocation, allocate_tokens, with_finer
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.cascade import CULL_EDGE_DISTANCE, best_of_region, candidates, regions_of_cells
-from arr_stream.selection.finer import with_finer
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.selector import share_among_queries
 from arr_stream.selection.strategies import QUOTAS, choose_by_region, choose_hybrid
@@ -27,49 +26,35 @@ def _scene(hw: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
     return labels, rng.random(hw, np.float32)
 
 
-@given(GRIDS, st.integers(0, 99), st.data())
+@pytest.mark.parametrize("strategy", ["topk", "hybrid", *sorted(QUOTAS)])
+@given(hw=GRIDS, seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None)
-def test_topk_fills_the_budget_with_distinct_cells(hw: tuple[int, int], seed: int, data: st.DataObject) -> None:
-    _, score = _scene(hw, seed)
+def test_every_strategy_fills_the_budget_with_distinct_cells(
+    strategy: str, hw: tuple[int, int], seed: int, data: st.DataObject
+) -> None:
+    labels, score = _scene(hw, seed)
     tokens = data.draw(st.integers(1, score.size))
-    coarse = data.draw(st.integers(0, tokens))
-    chosen = allocate_tokens(score, np.ones(hw, bool), tokens, coarse)
-    assert len(chosen) == tokens
-    assert len({(r, c, v) for r, c, v in zip(chosen.rows, chosen.columns, chosen.level, strict=True)}) == tokens
+    coarse = data.draw(st.integers(0, tokens)) if strategy in ("topk", "hybrid") else 0
+    # Cells that may not be chosen leave their tokens to others.
+    eligible = np.random.default_rng(seed).random(hw) < data.draw(st.sampled_from((0.5, 1.0)))
+    chosen = _chosen(strategy, labels, score, tokens, eligible, coarse)
+    assert len(chosen) == min(tokens, eligible.sum())
+    assert len(set(zip(chosen.rows, chosen.columns, chosen.level, strict=True))) == len(chosen)
     assert (chosen.level > 0).sum() <= coarse
+    assert eligible[chosen.rows, chosen.columns][chosen.level == 0].all()
     assert (np.diff(chosen.score) <= 0).all()
 
 
-@pytest.mark.parametrize("strategy", sorted(QUOTAS))
-@given(hw=GRIDS, seed=st.integers(0, 99), share=st.floats(0.01, 1))
-@settings(deadline=None)
-def test_strategies_by_region_fill_the_budget(strategy: str, hw: tuple[int, int], seed: int, share: float) -> None:
-    labels, score = _scene(hw, seed)
-    tokens = max(1, int(share * score.size))
-    regions = regions_of_cells(labels)
-    importance = best_of_region(score.ravel(), regions)
-    chosen = choose_by_region(strategy, score, regions, importance, tokens)
-    assert len(chosen) == tokens
-    assert len(set(zip(chosen.rows.tolist(), chosen.columns.tolist(), strict=True))) == tokens
-
-
-@pytest.mark.parametrize("strategy", [*sorted(QUOTAS), "hybrid"])
-@given(hw=GRIDS, seed=st.integers(0, 99), share=st.floats(0.01, 1))
-@settings(deadline=None)
-def test_cells_that_may_not_be_chosen_leave_their_tokens_to_others(
-    strategy: str, hw: tuple[int, int], seed: int, share: float
-) -> None:
-    labels, score = _scene(hw, seed)
-    tokens = max(1, int(share * score.size))
-    eligible = np.random.default_rng(seed).random(hw) < 0.5
+def _chosen(
+    strategy: str, labels: np.ndarray, score: np.ndarray, tokens: int, eligible: np.ndarray, coarse: int
+) -> Allocation:
+    if strategy == "topk":
+        return allocate_tokens(score, eligible, tokens, coarse)
     regions = regions_of_cells(labels)
     importance = best_of_region(score.ravel(), regions)
     if strategy == "hybrid":
-        chosen = choose_hybrid(score, regions, importance, tokens, eligible)
-    else:
-        chosen = choose_by_region(strategy, score, regions, importance, tokens, eligible)
-    assert len(chosen) == min(tokens, eligible.sum())
-    assert eligible[chosen.rows, chosen.columns].all()
+        return choose_hybrid(score, regions, importance, tokens, eligible, coarse_most=coarse)
+    return choose_by_region(strategy, score, regions, importance, tokens, eligible)
 
 
 def _relevance(of_queries: np.ndarray) -> QueryRelevance:
@@ -100,29 +85,6 @@ def test_each_of_several_queries_gets_the_cell_that_it_wants_most(
             if wanted.max() >= max(0.1, 0.3 * relevance.best[query]):
                 row, column = np.unravel_index(wanted.argmax(), hw)
                 assert (row, column) in zip(chosen.rows, chosen.columns, strict=True)
-
-
-@given(GRIDS, st.integers(0, 99), st.data())
-@settings(deadline=None)
-def test_a_hybrid_fills_the_budget_with_distinct_cells(hw: tuple[int, int], seed: int, data: st.DataObject) -> None:
-    labels, score = _scene(hw, seed)
-    tokens = data.draw(st.integers(1, score.size))
-    regions = regions_of_cells(labels)
-    importance = best_of_region(score.ravel(), regions)
-    chosen = choose_hybrid(
-        score,
-        regions,
-        importance,
-        tokens,
-        np.ones(hw, bool),
-        importance_share=data.draw(st.floats(0, 1)),
-        grid_share=data.draw(st.floats(0, 1)),
-        coarse_most=tokens // 4,
-    )
-    assert len(chosen) == tokens
-    assert len({(r, c, v) for r, c, v in zip(chosen.rows, chosen.columns, chosen.level, strict=True)}) == tokens
-    assert (chosen.level > 0).sum() <= tokens // 4
-    assert (np.diff(chosen.score) <= 0).all()
 
 
 def test_tiers_show_every_region_while_tokens_last() -> None:

@@ -1,16 +1,13 @@
-"""The semantic atlas: a frame as regions with importance, and the tokens that show them.
+"""The semantic atlas: a frame as regions with importance, and the pooled tokens that show them.
 
-The regions may come from any clusterer. With one region a cell the atlas is the grid itself, and every division of the
-tokens chooses the best cells.
-
-It has two uses: a choice of cells, as in the frame loop (`selection.strategies`), or *pooled* tokens, each the mean of
-the features of some neighbouring cells of one region, without those of other regions.
+The regions may come from any clusterer. A pooled token is the mean of the features of some neighbouring cells of one
+region, without those of other regions. With one region a cell the atlas is the grid itself. `selection.strategies`
+divides the tokens of a choice of cells among regions in the same ways.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,33 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.keyframes.base import LazyClusters
-from arr_stream.selection.cascade import Regions, best_of_region, regions_of_cells
+from arr_stream.selection.cascade import Regions, regions_of_cells
 from arr_stream.selection.division import divide, halved
-from arr_stream.selection.quotas import (
-    CANONICAL_EACH,
-    CANONICAL_REGIONS,
-    fixed_quota,
-    proportional_quota,
-    tier_wishes,
-    tiers_quota,
-)
+from arr_stream.selection.strategies import CANONICAL_EACH, QUOTAS, region_importance
 from arr_stream.types import BoolArray, Clusters, FloatArray, Grid, IntArray
 
-RELEVANCE_WEIGHT, SALIENCY_WEIGHT = 0.6, 0.4
-"""A region's importance: its most relevant cell, and its mean saliency."""
-
-HYBRID_IMPORTANCE = 0.5
-"""Share of the highest importance from which a region counts as important."""
-
-HYBRID_GRID_SHARE = 0.5
-"""Share of the tokens that `hybrid` spends on the grid; a smaller share lowers coverage."""
-
-
-def region_importance(regions: Regions, relevance: FloatArray, saliency: FloatArray) -> FloatArray:
-    """`[n]`: 0.6 of the highest relevance of a region's cells and 0.4 of their mean saliency (both `[cells]`)."""
-    mean = np.bincount(regions.member, saliency, len(regions.sizes)) / regions.sizes
-    importance = RELEVANCE_WEIGHT * best_of_region(relevance, regions) + SALIENCY_WEIGHT * mean
-    return importance.astype(np.float32)
+CANONICAL_REGIONS = 91
+"""91 regions of three tokens make 273."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +29,11 @@ class SemanticAtlas:
     """The regions of one frame.
 
     Args:
-        hw: Rows and columns of the grid.
         regions: The region of each cell.
         importance: `[n]`, at least 0; in [0, 1] where relevance and saliency are.
         relevance, saliency: `[cells]`, the inputs of importance, kept for a new division.
     """
 
-    hw: tuple[int, int]
     regions: Regions
     importance: FloatArray
     relevance: FloatArray
@@ -71,7 +46,7 @@ class SemanticAtlas:
     @property
     def member(self) -> IntArray:
         """`[gh, gw]` region of every cell, 0 to `count - 1`."""
-        return self.regions.member.reshape(self.hw)
+        return self.regions.member.reshape(self.regions.hw)
 
     @cached_property
     def cells(self) -> tuple[npt.NDArray[np.int64], ...]:
@@ -82,6 +57,15 @@ class SemanticAtlas:
     def divided(self, labels: IntArray) -> SemanticAtlas:
         """Return the atlas of the same frame with other regions, `[gh, gw]`."""
         return _atlas(labels, self.relevance, self.saliency)
+
+    def tokens(self, allocation: str, tokens: int) -> AtlasTokens:
+        """Return pooled tokens, in number the budget or the cells if fewer.
+
+        Args:
+            allocation: How regions share them: `proportional`, `canonical` or `tiers`, see `selection.strategies`.
+            tokens: Budget.
+        """
+        return lay_out(self, QUOTAS[allocation](self.regions.sizes, self.importance, tokens))
 
 
 def build_atlas(
@@ -115,7 +99,7 @@ def build_atlas(
 def _atlas(labels: IntArray, relevance: FloatArray, saliency: FloatArray) -> SemanticAtlas:
     regions = regions_of_cells(labels)
     importance = region_importance(regions, relevance, saliency)
-    return SemanticAtlas((labels.shape[0], labels.shape[1]), regions, importance, relevance, saliency)
+    return SemanticAtlas(regions, importance, relevance, saliency)
 
 
 def cells_of_clusters(clusters: Clusters | LazyClusters, grid: Grid) -> IntArray:
@@ -164,60 +148,6 @@ class AtlasTokens:
         return _pool(features, self.token_of_cell, self.count)
 
 
-def proportional(atlas: SemanticAtlas, tokens: int) -> AtlasTokens:
-    """Divide tokens by importance times size; a region with n tokens is pooled over about sqrt(n) x sqrt(n) places."""
-    return lay_out(atlas, proportional_quota(atlas.regions.sizes, atlas.importance, tokens))
-
-
-def fixed(atlas: SemanticAtlas, each: int, tokens: int | None = None) -> AtlasTokens:
-    """Give each region `each` tokens, most important first while `tokens` last (None: all regions)."""
-    most = atlas.regions.member.size if tokens is None else tokens
-    return lay_out(atlas, fixed_quota(atlas.regions.sizes, atlas.importance, most, each))
-
-
-def tiers(atlas: SemanticAtlas, tokens: int | None = None) -> AtlasTokens:
-    """Give 15 tokens to each region of the most important fifth, 5 to the next three tenths, 1 to the rest.
-
-    With `tokens` these numbers are scaled to that budget; without, a region has at most as many as it has cells.
-    """
-    sizes, importance = atlas.regions.sizes, atlas.importance
-    if tokens is None:
-        return lay_out(atlas, np.minimum(tier_wishes(importance), sizes))
-    return lay_out(atlas, tiers_quota(sizes, importance, tokens))
-
-
-def hybrid(
-    atlas: SemanticAtlas,
-    tokens: int,
-    *,
-    importance_share: float = HYBRID_IMPORTANCE,
-    grid_share: float = HYBRID_GRID_SHARE,
-) -> AtlasTokens:
-    """Spend one budget on cells of the important regions, and on an even grid over the rest.
-
-    In the result, `region` numbers the important regions in their order; the rest is one more region, the last.
-
-    Args:
-        atlas: The regions.
-        tokens: Tokens of both together.
-        importance_share: Regions with at least this share of the highest importance get tokens of their own.
-        grid_share: Share of the tokens for the rest; more if the important regions have too few cells, and all if none
-            is important.
-    """
-    matters = atlas.importance >= importance_share * max(float(atlas.importance.max()), 1e-9)
-    inside = int(atlas.regions.sizes[matters].sum())
-    outside = atlas.regions.member.size - inside
-    for_grid = min(outside, max(round(grid_share * tokens), tokens - inside))
-    # All unimportant cells form one region, the last, which lay_out covers with even places.
-    labels = np.where(matters, np.cumsum(matters) - 1, int(matters.sum()))[atlas.regions.member]
-    merged = atlas.divided(labels.reshape(atlas.hw).astype(np.int32))
-    own = int(matters.sum())
-    quota = np.zeros(merged.count, np.int32)
-    quota[:own] = proportional_quota(merged.regions.sizes[:own], merged.importance[:own], tokens - for_grid)
-    quota[own:] = for_grid
-    return lay_out(merged, quota)
-
-
 def lay_out(atlas: SemanticAtlas, quota: IntArray) -> AtlasTokens:
     """Return tokens with their cells.
 
@@ -237,10 +167,10 @@ def lay_out(atlas: SemanticAtlas, quota: IntArray) -> AtlasTokens:
     token_of_cell = np.full(atlas.regions.member.size, -1, np.int32)
     first = np.cumsum(quota) - quota
     for region in np.flatnonzero(quota).tolist():
-        for number, cells in enumerate(_places(atlas.cells[region], atlas.hw[1], int(quota[region]))):
+        for number, cells in enumerate(_places(atlas.cells[region], atlas.regions.hw[1], int(quota[region]))):
             token_of_cell[cells] = first[region] + number
     of_token = np.repeat(np.arange(len(quota), dtype=np.int32), quota)
-    return AtlasTokens(token_of_cell.reshape(atlas.hw), of_token)
+    return AtlasTokens(token_of_cell.reshape(atlas.regions.hw), of_token)
 
 
 def _places(cells: npt.NDArray[np.int64], columns: int, tokens: int) -> list[list[int]]:
@@ -289,12 +219,6 @@ class CanonicalAtlas:
         pooled = _pool(features, self.token_of_cell, self.valid.size)
         return pooled.reshape(*self.valid.shape, -1)
 
-    def padded(self, of_region: FloatArray) -> FloatArray:
-        """`[regions, ...]` from one entry a region of `atlas`, such as its position; 0 for rows without a region."""
-        rows = np.zeros((len(self.valid), *of_region.shape[1:]), np.float32)
-        rows[: len(of_region)] = of_region
-        return rows
-
 
 def canonical(atlas: SemanticAtlas, *, regions: int = CANONICAL_REGIONS, each: int = CANONICAL_EACH) -> CanonicalAtlas:
     """Return `regions` regions of `each` tokens, for any number of clusters.
@@ -315,37 +239,6 @@ def canonical(atlas: SemanticAtlas, *, regions: int = CANONICAL_REGIONS, each: i
     cells[valid] = tokens.cells
     slot = np.flatnonzero(valid).astype(np.int32)
     return CanonicalAtlas(even, slot[tokens.token_of_cell], cells, valid)
-
-
-@dataclass(frozen=True, eq=False)
-class CanonicalBatch:
-    """Canonical atlases of B frames.
-
-    Args:
-        cells: `[B, regions, each]` int32, flat cells, each frame's in its own grid.
-        valid: `[B, regions, each]`.
-        importance: `[B, regions]`, 0 for rows without a region.
-    """
-
-    cells: IntArray
-    valid: BoolArray
-    importance: FloatArray
-
-
-def stack(atlases: Sequence[CanonicalAtlas]) -> CanonicalBatch:
-    """Stack several frames as one batch; their grids may differ.
-
-    Raises:
-        ValueError: No frame, or forms that differ.
-    """
-    forms = {atlas.valid.shape for atlas in atlases}
-    if len(forms) != 1:
-        raise ValueError(f"a batch needs frames of one form, got {sorted(forms) or 'none'}")
-    return CanonicalBatch(
-        np.stack([atlas.cells for atlas in atlases]),
-        np.stack([atlas.valid for atlas in atlases]),
-        np.stack([atlas.padded(atlas.atlas.importance) for atlas in atlases]),
-    )
 
 
 def _pool(features: FloatArray, token_of_cell: IntArray, count: int) -> FloatArray:

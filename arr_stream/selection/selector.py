@@ -10,14 +10,11 @@ from arr_stream.config import ScoringSettings, SelectionSettings
 from arr_stream.relevance.cell_scores import SALIENCY, CellScores, most, without_others
 from arr_stream.relevance.query_scorers import QueryRelevance
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Change
-from arr_stream.selection.allocation import Allocation, allocate_tokens
-from arr_stream.selection.atlas import region_importance
+from arr_stream.selection.allocation import Allocation, allocate_tokens, with_finer
 from arr_stream.selection.cascade import Regions, regions_of_cells, score_cascaded
 from arr_stream.selection.division import divide
-from arr_stream.selection.finer import with_finer
-from arr_stream.selection.quotas import CANONICAL_EACH
 from arr_stream.selection.spending import Offer
-from arr_stream.selection.strategies import choose_by_region, choose_hybrid
+from arr_stream.selection.strategies import CANONICAL_EACH, choose_by_region, choose_hybrid, region_importance
 from arr_stream.texture.array import Texture
 from arr_stream.texture.arrays import Array, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
@@ -25,8 +22,6 @@ from arr_stream.types import SCORERS, BoolArray, FloatArray, Grid, IntArray
 
 _GAZE_SHARE = 1 / 3
 """Share of the tokens for the gaze point; half of it if a query finds something."""
-_HYBRID_GRID_SHARE = 0.5
-"""Share of the tokens that `hybrid` leaves to the grid."""
 _FAINTEST_ANSWER = 0.1
 _FAINTEST_GAZE = 0.05
 _WANTED = 0.3
@@ -143,10 +138,7 @@ def select_cells(
     else:
         importance = region_importance(regions, asked, saliency)
         if settings.strategy == "hybrid":
-            share = _HYBRID_GRID_SHARE
-            chosen = choose_hybrid(
-                score, regions, importance, tokens, eligible, grid_share=share, coarse_most=coarse_most
-            )
+            chosen = choose_hybrid(score, regions, importance, tokens, eligible, coarse_most=coarse_most)
         else:
             chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
     if values.small_text is not None and settings.strategy in _WITH_LEVELS:

@@ -11,12 +11,106 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation, allocate_tokens
-from arr_stream.selection.atlas import HYBRID_GRID_SHARE, HYBRID_IMPORTANCE
-from arr_stream.selection.cascade import Regions
-from arr_stream.selection.quotas import canonical_quota, proportional_quota, tiers_quota
+from arr_stream.selection.cascade import Regions, best_of_region
 from arr_stream.types import BoolArray, FloatArray, IntArray
+
+CANONICAL_EACH = 3
+"""Tokens of each region in the canonical form."""
+
+TIERS = ((0.2, 15), (0.5, 5), (1.0, 1))
+"""(share of regions by rank, tokens each): the first fifth 15, the next three tenths 5, the rest 1."""
+
+RELEVANCE_WEIGHT, SALIENCY_WEIGHT = 0.6, 0.4
+"""A region's importance: its most relevant cell, and its mean saliency."""
+
+HYBRID_IMPORTANCE = 0.5
+"""Share of the highest importance from which a region counts as important."""
+
+HYBRID_GRID_SHARE = 0.5
+"""Share of the tokens that `hybrid` spends on the grid; a smaller share lowers coverage."""
+
+
+def region_importance(regions: Regions, relevance: FloatArray, saliency: FloatArray) -> FloatArray:
+    """`[n]`: 0.6 of the highest relevance of a region's cells and 0.4 of their mean saliency (both `[cells]`)."""
+    mean = np.bincount(regions.member, saliency, len(regions.sizes)) / regions.sizes
+    importance = RELEVANCE_WEIGHT * best_of_region(relevance, regions) + SALIENCY_WEIGHT * mean
+    return importance.astype(np.float32)
+
+
+def proportional_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
+    """Divide tokens by importance times size, at most a region's number of cells; remainders by largest remainder.
+
+    Args:
+        sizes: `[n]` cells of each region.
+        importance: `[n]`, at least 0.
+        tokens: Budget.
+
+    Returns:
+        `[n]`, in sum the budget, or the number of cells if that is smaller.
+    """
+    return share_out(np.maximum(importance, 1e-9) * sizes, sizes, tokens)
+
+
+def fixed_quota(sizes: IntArray, importance: FloatArray, tokens: int, each: int = CANONICAL_EACH) -> IntArray:
+    """Give each region the same number of tokens (or all its cells if fewer), most important first while they last.
+
+    Args:
+        sizes, importance, tokens: As above.
+        each: Tokens of each region.
+
+    Returns:
+        `[n]`, in sum at most the budget.
+    """
+    order = np.argsort(-importance, kind="stable")
+    wanted = np.minimum(each, sizes[order])
+    quota = np.zeros(len(sizes), np.int32)
+    quota[order] = np.clip(tokens - (np.cumsum(wanted) - wanted), 0, wanted)
+    return quota
+
+
+def canonical_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
+    """Give three tokens to each region, most important first; divide the rest by importance times size.
+
+    Returns:
+        `[n]`, in sum the budget, or the number of cells if that is smaller.
+    """
+    quota = fixed_quota(sizes, importance, tokens)
+    return quota + proportional_quota(sizes - quota, importance, tokens - int(quota.sum()))
+
+
+def tiers_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
+    """Give 15, 5 or 1 tokens by rank of importance, scaled to the budget; every region gets one while tokens last.
+
+    Returns:
+        `[n]`, in sum the budget, or the number of cells if that is smaller.
+    """
+    order = np.argsort(-importance, kind="stable")
+    rank = np.empty(len(order))
+    rank[order] = (np.arange(len(order)) + 1) / len(order)
+    wishes = np.select([rank <= share for share, _ in TIERS], [each for _, each in TIERS])
+    quota = fixed_quota(sizes, importance, tokens, each=1)
+    return quota + share_out(wishes, sizes - quota, tokens - int(quota.sum()))
+
+
+def share_out(weight: npt.NDArray[np.number], most: IntArray, tokens: int) -> IntArray:
+    """Divide whole tokens in proportion to `weight`, none above `most`, by largest remainder; ties go to the first."""
+    quota = np.zeros(len(weight), np.int32)
+    weight = np.maximum(np.asarray(weight, np.float64), 1e-12)
+    left = min(tokens, int(most.sum()))
+    while left > 0:
+        open_ = quota < most
+        ideal = np.where(open_, weight, 0) / weight[open_].sum() * left
+        whole = np.minimum(np.floor(ideal), most - quota).astype(np.int32)
+        if not whole.any():
+            remainder = np.argsort(-np.where(open_, ideal, -1), kind="stable")[:left]
+            whole[remainder[open_[remainder]]] = 1
+        quota += whole
+        left -= int(whole.sum())
+    return quota
+
 
 QUOTAS: dict[str, Callable[[IntArray, FloatArray, int], IntArray]] = {
     "proportional": proportional_quota,
@@ -57,8 +151,6 @@ def choose_hybrid(
     tokens: int,
     eligible: BoolArray,
     *,
-    importance_share: float = HYBRID_IMPORTANCE,
-    grid_share: float = HYBRID_GRID_SHARE,
     coarse_most: int = 0,
 ) -> Allocation:
     """Choose cells of the important regions first, then the best of all other cells, some of them coarse.
@@ -66,13 +158,13 @@ def choose_hybrid(
     Args:
         score, regions, importance, tokens: As above.
         eligible: `[gh, gw]`, which cells may be chosen fine.
-        importance_share: Regions with at least this share of the highest importance count as important.
-        grid_share: Share of the tokens for the grid; more if the important regions have too few cells.
         coarse_most: Most coarse cells, a part of the grid's share.
     """
-    matters = importance >= importance_share * float(importance.max())
+    matters = importance >= HYBRID_IMPORTANCE * float(importance.max())
     inside = eligible & matters[regions.member].reshape(score.shape)
-    chosen = choose_by_region("proportional", score, regions, importance, tokens - round(grid_share * tokens), inside)
+    chosen = choose_by_region(
+        "proportional", score, regions, importance, tokens - round(HYBRID_GRID_SHARE * tokens), inside
+    )
     rest = eligible.copy()
     rest[chosen.rows, chosen.columns] = False
     left = score.copy()
