@@ -349,12 +349,12 @@ class Pipeline:
         query_inputs, evidence = self._scoring_inputs(state, texture, features, motion, flow, frame)
         watch.lap("relevance")
         scored = self._device.staged(score_frame, watch.lap, evidence)
-        values = self._fetch_values(state, scored)
+        values, host_views = self._fetch_values(state, scored)
         watch.lap("selection")
-        region_notices = state.scorers.finish(scored.states, values.host_views, query_inputs)
+        region_notices = state.scorers.finish(scored.states, host_views, query_inputs)
         watch.lap("relevance")
         choice, fresh = self._choose(state, texture, values, features.eighth_grey, frame)
-        self._remember(state, frame, features, scored.relevance.combined, choice)
+        self._remember(state, frame, features, scored.values.relevance.combined, choice)
         watch.lap("selection")
         chosen, asked, in_use = choice.chosen, values.relevance, state.cache.keyframes.newest_index
         return PatchSet(
@@ -568,22 +568,13 @@ class Pipeline:
             grid=state.grid,
         )
 
-    def _fetch_values(self, state: _State, scored: ScoredFrame) -> CellValues:
-        """Return the inputs of the selection, on the host."""
+    def _fetch_values(self, state: _State, scored: ScoredFrame) -> tuple[CellValues, tuple[Array | None, ...]]:
+        """Return the inputs of the selection and the scorers' views of their state, on the host."""
         state.figure = scored.figure
-        values = CellValues(
-            scored.relevance,
-            scored.moving,
-            state.cache.keyframes.trust,
-            scored.difference,
-            scored.scores,
-            scored.small_text,
-            scored.change,
-            state.scorers.host_views(scored.states),
-        )
-        values = self._device.fetch(values)()
-        state.confidence, state.asked = float(values.confidence), _LastQueries(self._queries, values.relevance)
-        return values
+        views = state.scorers.host_views(scored.states)
+        values, trust, views = self._device.fetch((scored.values, state.cache.keyframes.trust, views))()
+        state.confidence, state.asked = float(trust), _LastQueries(self._queries, values.relevance)
+        return values, views
 
     def _choose(
         self, state: _State, texture: Texture, values: CellValues, eighth_grey: Array, frame: Frame

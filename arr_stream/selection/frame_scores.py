@@ -9,11 +9,12 @@ from typing import Any
 from arr_stream.config import ScoringSettings
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.keyframe_results import carried_to_cells
-from arr_stream.relevance.cell_scores import CellScores, score_cells, without_others
+from arr_stream.relevance.cell_scores import score_cells, without_others
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.kinds.base import QueryContext, QueryTask
-from arr_stream.relevance.query_scorers import QueryRelevance, answer_queries
+from arr_stream.relevance.query_scorers import answer_queries
 from arr_stream.relevance.scorers import Change
+from arr_stream.selection.selector import CellValues
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array
 from arr_stream.texture.pixels import cell_difference
@@ -55,16 +56,11 @@ class ScoringInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredFrame:
-    """Scores of a frame's cells, see `CellValues`; and the state that the figure and the scorers keep."""
+    """Inputs of the selection, and the state that the figure and the scorers keep."""
 
     figure: Figure
-    moving: Array
-    relevance: QueryRelevance
     states: tuple[Any, ...]
-    scores: CellScores | None
-    difference: Array | None
-    small_text: Array | None
-    change: Change | None
+    values: CellValues
 
 
 def change_of_cells(change: Array, known: Array, grid: Grid) -> Change:
@@ -92,4 +88,4 @@ def score_frame(inputs: ScoringInputs) -> Generator[str, None, ScoredFrame]:
     yield "selection"
     # The host needs the change only if it scores cells itself.
     left = change if inputs.planes is None else None
-    return ScoredFrame(figure, moving, relevance, states, scores, difference, small_text, left)
+    return ScoredFrame(figure, states, CellValues(relevance, moving, difference, scores, small_text, left))

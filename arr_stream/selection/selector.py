@@ -39,23 +39,19 @@ class CellValues:
     Args:
         relevance: To the queries.
         figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
-        confidence: Mean trust in the carried results.
         difference: `[gh, gw]` from the picture last sent to the model, in grey levels; None before the first.
         scores: Of all cells; None if regions are scored first.
         small_text: `[gh, gw]` share of each cell under text too small for the texture; None if no finer cells are
             available.
         change: Evidence of change in the cells; None if they are already scored.
-        host_views: For each query, the part of its state that its scorer reads on the host, or None.
     """
 
     relevance: QueryRelevance
     figure: Array
-    confidence: Array
     difference: Array | None
     scores: CellScores | None
     small_text: Array | None
     change: Change | None
-    host_views: tuple[Array | None, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

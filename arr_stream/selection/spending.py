@@ -31,30 +31,6 @@ LOWEST_PRICE = 0.05
 _HELD = np.float32(np.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenReserve:
-    """Reserve of tokens.
-
-    Args:
-        tokens: Number of tokens, fractions included; at least 0.
-        pts_seconds: Time of the last frame; None before the first.
-    """
-
-    tokens: float = 0.0
-    pts_seconds: float | None = None
-
-    def at(self, pts_seconds: float, per_second: float, frame_most: int) -> TokenReserve:
-        """Return the purse with the income up to a frame; the first frame gets just enough for itself."""
-        if self.pts_seconds is None:
-            return TokenReserve(frame_most, pts_seconds)
-        income = per_second * max(0.0, pts_seconds - self.pts_seconds)
-        return TokenReserve(min(self.tokens + income, reserve_tokens(per_second, frame_most)), pts_seconds)
-
-    def without(self, tokens: int) -> TokenReserve:
-        """Return the purse after some tokens were spent."""
-        return TokenReserve(self.tokens - tokens, self.pts_seconds)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
     """Tokens that one frame may spend, and the cells that it may spend them on.
@@ -90,10 +66,11 @@ class Spending:
     """Reserve of a stream, and the state that gives each cell's gain, from frame to frame."""
 
     def __init__(self) -> None:
-        self._purse = TokenReserve()
+        self._tokens = 0.0
+        self._pts_seconds: float | None = None
         self._settled: FloatArray | None = None
         self._whole = True
-        self._before: tuple[TokenReserve, FloatArray | None, bool] = self._purse, self._settled, self._whole
+        self._before: tuple[float, FloatArray | None, bool] = self._tokens, self._settled, self._whole
 
     def restart(self) -> None:
         """Start a new scene, of which the model has no cell; the reserve stays."""
@@ -106,7 +83,7 @@ class Spending:
         self._whole = True
 
     def offer(self, pts_seconds: float, per_second: float, frame_most: int, difference: FloatArray | None) -> Offer:
-        """Return the offer of the next frame.
+        """Return the offer of the next frame; the first has just enough tokens for itself.
 
         Args:
             pts_seconds: Its presentation time.
@@ -114,22 +91,28 @@ class Spending:
             frame_most: Most tokens of a frame.
             difference: `[gh, gw]` from the content last sent or passed over, in grey levels; None on the first frame.
         """
-        self._purse = self._purse.at(pts_seconds, per_second, frame_most)
-        tokens = min(frame_most, int(self._purse.tokens))
-        price = 0.0 if self._whole else price_of(self._purse.tokens, reserve_tokens(per_second, frame_most))
+        reserve = max(RESERVE_SECONDS * per_second, frame_most)
+        if self._pts_seconds is None:
+            self._tokens = frame_most
+        else:
+            income = per_second * max(0.0, pts_seconds - self._pts_seconds)
+            self._tokens = min(self._tokens + income, reserve)
+        self._pts_seconds = pts_seconds
+        # From 1 with an empty reserve to the lowest price with a full one.
+        price = 0.0 if self._whole else LOWEST_PRICE ** (self._tokens / reserve)
         changed = None if difference is None or self._settled is None else difference >= CHANGE_THRESHOLD
-        return Offer(tokens, price, changed, self._settled, self._whole)
+        return Offer(min(frame_most, int(self._tokens)), price, changed, self._settled, self._whole)
 
     def spend(self, offer: Offer, frame_most: int, score: FloatArray, chosen: Allocation) -> None:
         """Pay for the cells that were chosen."""
-        self._before = self._purse, self._settled, self._whole
+        self._before = self._tokens, self._settled, self._whole
         settled = np.zeros_like(score) if offer.settled is None else offer.settled.copy()
         if offer.whole:
             passed = _beyond_best(offer.gain(score), frame_most)
             settled[passed] = np.maximum(settled, score)[passed]
         fine = chosen.level <= 0
         settled[chosen.rows[fine], chosen.columns[fine]] = _HELD
-        self._purse, self._settled, self._whole = self._purse.without(chosen.tokens), settled, False
+        self._tokens, self._settled, self._whole = self._tokens - chosen.tokens, settled, False
 
     def forget(self) -> None:
         """Forget the sent cells, which the model may have lost; skipped cells stay skipped."""
@@ -138,18 +121,7 @@ class Spending:
 
     def undo_last_selection(self) -> None:
         """Undo the last frame's spending, since its cells were not sent."""
-        self._purse, self._settled, self._whole = self._before
-
-
-def reserve_tokens(per_second: float, frame_most: int) -> float:
-    """Upper limit of the reserve."""
-    return max(RESERVE_SECONDS * per_second, frame_most)
-
-
-def price_of(tokens: float, reserve: float) -> float:
-    """Return the least gain for which a cell is sent: 1 with an empty reserve, `LOWEST_PRICE` with a full one."""
-    price: float = LOWEST_PRICE ** (tokens / reserve)
-    return price
+        self._tokens, self._settled, self._whole = self._before
 
 
 def _beyond_best(gain: FloatArray, most: int) -> BoolArray:
