@@ -28,11 +28,11 @@ from arr_stream.motion.objects import DOUBTFUL, LEAST_TRUST
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason
 from arr_stream.patch_set import PatchSet
-from arr_stream.relevance.detected import is_named
 from arr_stream.relevance.figure import Figure
 from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.kinds.base import QueryInput
 from arr_stream.relevance.meaning import Meanings, renew_meanings, with_semantic_saliency
+from arr_stream.relevance.membership import is_named
 from arr_stream.relevance.query import Query, TextQuery, resized_queries
 from arr_stream.relevance.query_scorers import QueryRelevance, QueryScorers
 from arr_stream.selection.budget import budget_notice, budget_tokens

@@ -297,8 +297,7 @@ from arr_stream.relevance.cell_scores import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.query import parse_text
 from arr_stream.relevance.kinds.base import QueryContext
-from arr_stream.relevance.kinds.example import ExampleTask
-from arr_stream.relevance.kinds.region import RegionTask
+from arr_stream.relevance.kinds.region import ExampleTask, RegionTask
 from arr_stream.relevance.kinds.text import TextTask
 from arr_stream.relevance.query_scorers import answer_queries
 from arr_stream.texture.array import Plane

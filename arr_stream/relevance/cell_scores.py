@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from arr_stream.config import ScoringSettings
-from arr_stream.relevance.balance import Balance, balance_tensions
 from arr_stream.relevance.query_scorers import QueryRelevance
-from arr_stream.relevance.scorers import SCORED_CHANNELS, Change, Sample, claim
+from arr_stream.relevance.scorers import SCORED_CHANNELS, Change, Sample, balance_tensions, claim
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.arrays import Array, as_float, namespace
 from arr_stream.texture.layout import CHANNEL_INDEX
@@ -67,8 +66,8 @@ def score_cells(
     table = cell_table(planes, texture_wh)
     words = None if word_cells is None else as_float(word_cells).reshape(-1)
     asked, moving = relevance.reshape(-1), figure.reshape(-1)
-    maxima = frame_maxima(table, asked, moving, weights)
-    balance = balance_table(table, asked, moving, maxima, weights, words, change)
+    answered, moved = frame_maxima(table, asked, moving, weights)
+    balance = balance_tensions(Sample(table, asked, moving, moved, words, change), answered, weights)
     return CellScores(
         balance.score, namespace(relevance).argmax(balance.by_scorer, 0), table[:, SALIENCY], table[:, GAZE]
     )
@@ -89,19 +88,6 @@ def frame_maxima(
     if isinstance(asked, np.ndarray):
         return most(asked), 0.0 if figure is None else most(figure)
     return asked.max(), 0.0 if figure is None else figure.max()
-
-
-def balance_table(
-    table: Array,
-    relevance: Array,
-    figure: Array | None,
-    frame: tuple[float | Array, float | Array],
-    weights: ScoringSettings,
-    words: Array | None = None,
-    change: Change | None = None,
-) -> Balance:
-    """Score the cells or regions of a table; `frame` is the result of `frame_maxima`."""
-    return balance_tensions(Sample(table, relevance, figure, frame[1], words, change), frame[0], weights)
 
 
 def most(values: FloatArray) -> float:

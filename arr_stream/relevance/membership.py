@@ -1,4 +1,4 @@
-"""Membership: the fit of each place of a frame to a text query.
+"""Membership: the fit of each place of a frame, and of each detected object, to a text query.
 
 Each kind of word gives one map of membership in [0, 1]. Maps are not normalised by the frame: without anything red,
 "red" is near 0 everywhere. Words of one kind are alternatives (red blue: either) and combine by maximum; kinds restrict
@@ -10,16 +10,17 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from arr_stream.object_names import ObjectTerm
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm, MotionTerm, Place, PlaceTerm, Shade, Term
 from arr_stream.relevance.query import TextQuery
 from arr_stream.texture.arrays import Array, as_float, constant, namespace, take, zeros
 from arr_stream.texture.pixels import packed_colours, picture_hw
-from arr_stream.types import FloatArray
+from arr_stream.types import DetectedObject, FloatArray
 
 HUE_SOFT_DEGREES = 8.0
 SATURATION_SOFT = 0.25
@@ -29,6 +30,11 @@ CHROMA_SOFT = 0.015
 
 BRIGHT_LUMA = (0.60, 0.85)
 DARK_LUMA = (0.15, 0.40)
+
+SURE_SCORE = 0.8
+"""Detector score at which an object has full weight."""
+_COLOURED = 0.02, 0.1
+"""Shares of a box in a colour: up to the first its object does not have the colour, from the second on it does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,3 +222,46 @@ def _oklch_of_all() -> tuple[FloatArray, FloatArray, FloatArray]:
     lightness, a, b = (np.cbrt(linear @ np.transpose(to_cones)) @ np.transpose(to_lab)).T
     hue = np.degrees(np.arctan2(b, a)) % 360
     return lightness.astype(np.float32), np.hypot(a, b).astype(np.float32), hue.astype(np.float32)
+
+
+def object_maps(query: TextQuery, objects: Sequence[DetectedObject], hw: tuple[int, int]) -> FloatArray:
+    """Return `[2, h, w]` in [0, 1]: confidence that each place is in the box of a named object, and of another one.
+
+    Args:
+        query: The text; if it names a colour too, the object must have some of it.
+        objects: Detected objects.
+        hw: Rows and columns of the maps.
+    """
+    named, other = maps = np.zeros((2, *hw), np.float32)
+    colours = tuple(term for term in query.terms if isinstance(term, ColourTerm | LightTerm))
+    for each in objects:
+        sure = min(1.0, each.score / SURE_SCORE)
+        if any(is_named(each, term, objects) for term in query.objects):
+            place, sure = named[each.samples(hw)], sure * (_coloured(each, colours) if colours else 1.0)
+        else:
+            place, sure = other[each.samples(hw)], max(0.0, 2 * sure - 1)
+        np.maximum(place, np.float32(sure), out=place)
+    np.minimum(other, 1 - named, out=other)
+    return maps
+
+
+def is_named(each: DetectedObject, term: ObjectTerm, objects: Sequence[DetectedObject]) -> bool:
+    """Return True if a term names an object; `objects` are all that were found on the frame."""
+    if not term.on:
+        return each.label in term.classes
+    # A rider counts as a person and as the thing that the person rides.
+    pair = {"person", term.on}
+    mates = pair - {each.label}
+    return each.label in pair and any(mate.label in mates and _touch(each, mate) for mate in objects)
+
+
+def _touch(one: DetectedObject, other: DetectedObject) -> bool:
+    a, b = one.box_xyxy, other.box_xyxy
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _coloured(each: DetectedObject, colours: tuple[ColourTerm | LightTerm, ...]) -> float:
+    """Return the confidence that an object has a colour, in [0, 1]."""
+    assert each.look is not None
+    share = float(colour_table(colours)[packed_colours(each.look, 6)].mean())
+    return min(max((share - _COLOURED[0]) / (_COLOURED[1] - _COLOURED[0]), 0.0), 1.0)

@@ -8,8 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from arr_stream.relevance.kinds.base import QueryContext, QueryInput, QueryScorer, QueryTask
-from arr_stream.relevance.kinds.example import ExampleScorer
-from arr_stream.relevance.kinds.region import Box, RegionScorer
+from arr_stream.relevance.kinds.region import Box, ExampleScorer, RegionScorer
 from arr_stream.relevance.kinds.text import TextScorer
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.scorers import Change

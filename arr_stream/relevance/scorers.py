@@ -1,7 +1,15 @@
-"""Three scorers, each a pure function of sampled channels.
+"""Three scorers, each a pure function of sampled channels, and the balance of their scores.
 
 *Information* measures visible detail, *perspective* saliency from the viewpoint, *participation* relevance to the
 question. All take a `Sample` of N places and return `[N]` values in [0, 1].
+
+The balance resolves three tensions in every choice of places:
+
+- *compress / particularise*: few coarse cells of a large area, or many fine cells of a small one. Decided last, when
+scores become levels of detail (`selection.allocation`).
+- *exploit / explore*: stay at the places chosen before, or move to better ones. Staying has a small bonus, since
+near-ties flicker from frame to frame otherwise.
+- *focus / diversify*: places that are both relevant and salient, or any place with information.
 """
 
 from __future__ import annotations
@@ -154,3 +162,53 @@ def claim(sample: Sample, weights: ScoringSettings) -> Array:
     """Score places by the model's attention and the relevance to earlier questions; overlaps count once."""
     looked = weights.attention * sample["attention"]
     return namespace(looked).maximum(looked, weights.history * sample["attention_history"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Balance:
+    """Scores of N places and their parts.
+
+    Args:
+        score: `[N]` in [0, 1].
+        by_scorer: `[3, N]` contribution of information, perspective and participation to the score, in this order.
+    """
+
+    score: Array
+    by_scorer: Array
+
+
+def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSettings) -> Balance:
+    """Score places from the three scorers.
+
+    score = c * focus + (1 - c) * diversify, where w are the weights
+
+    - focus = participation * (1 - s * (1 - standing)): relevance leads, and of equally relevant places, moving objects
+    come first; standing is perspective without change. s is w.settling, and 1 if anything moves with full confidence,
+    since most questions are about objects (for words, whose places are known, s is 0);
+    - diversify = w.information * information + w.text * writing + w.perspective * perspective + w.stay * fixation;
+    - c = w.commitment * answered ** w.commitment_power: commitment grows with the highest relevance on this frame, or
+    with the highest other claim (`scorers.claim`), so that a query without a match falls back to exploring.
+
+    The source of these terms lowers commitment as participation rises, so the most relevant place has the least weight
+    on focus; here the sign is reversed.
+
+    Args:
+        sample: Channels of the places.
+        answered: Highest relevance on this frame, in [0, 1]; 0 without a query or another claim. On a device, it is a
+            tensor; this function does not wait for it.
+        weights: Weights of the parts.
+    """
+    commitment = weights.commitment * answered**weights.commitment_power
+    known, (seen, standing) = information(sample, weights), perspective(sample, weights)
+    settling = weights.settling + (1 - weights.settling) * sample.moved
+    if sample.words is not None:
+        settling = settling * (1 - sample.words)
+    focus = participation(sample, weights) * (1 - settling + settling * standing)
+    by_scorer = namespace(seen).stack(
+        [
+            (1 - commitment) * (weights.information * known + weights.text * writing(sample, weights)),
+            (1 - commitment) * (weights.perspective * seen + weights.stay * sample["fixation"]),
+            commitment * focus,
+        ]
+    )
+    return Balance(by_scorer.sum(0).clip(0, 1), by_scorer)

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import ScoringSettings
-from arr_stream.relevance.cell_scores import GAZE, SALIENCY, CellScores, balance_table, frame_maxima
-from arr_stream.relevance.scorers import Change
+from arr_stream.relevance.cell_scores import GAZE, SALIENCY, CellScores, frame_maxima
+from arr_stream.relevance.scorers import Change, Sample, balance_tensions
 from arr_stream.types import SCORERS, BoolArray, FloatArray, IntArray
 
 CULL_EDGE_DISTANCE = 0.05
@@ -206,18 +206,17 @@ def score_cascaded(
         skip: Cells, of any shape, that cannot be chosen.
         figure, words, change: Of the cells, where it is known, as in `Sample`.
     """
-    frame = frame_maxima(table, relevance, figure, weights)
+    answered, moved = frame_maxima(table, relevance, figure, weights)
     # A region's means miss a small object inside it that matches the query.
-    of_regions = balance_table(
+    of_regions = Sample(
         mean_of_region(table, regions),
         best_of_region(relevance, regions),
         None if figure is None else best_of_region(figure, regions),
-        frame,
-        weights,
+        moved,
         None if words is None else _led_by_words(relevance, words, regions),
         None if change is None else replace(change, cells=best_of_region(change.cells, regions)),
     )
-    region_score = of_regions.score
+    region_score = balance_tensions(of_regions, answered, weights).score
     cells = candidates(
         regions,
         region_score,
@@ -229,7 +228,8 @@ def score_cascaded(
     )
     moving, asked = (None if each is None else each[cells] for each in (figure, words))
     changed = None if change is None else replace(change, cells=change.cells[cells])
-    balance = balance_table(table[cells], relevance[cells], moving, frame, weights, asked, changed)
+    of_cells = Sample(table[cells], relevance[cells], moving, moved, asked, changed)
+    balance = balance_tensions(of_cells, answered, weights)
     score = (region_score * 0.5)[regions.member]
     score[cells] = balance.score
     scorer = np.full(len(score), SCORERS.index("coverage"), np.int32)

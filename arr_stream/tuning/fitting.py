@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from arr_stream.config import ScoringSettings
-from arr_stream.relevance.balance import balance_tensions
-from arr_stream.relevance.scorers import Change, Sample
+from arr_stream.relevance.scorers import Change, Sample, balance_tensions
 from arr_stream.threads import one_torch_thread
 from arr_stream.tuning.recording import FrameTable
 

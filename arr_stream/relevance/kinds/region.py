@@ -1,4 +1,4 @@
-"""Queries by a box or a mask of an object, which is tracked, and re-identified after it was lost."""
+"""Queries by a box or a mask of an object, which is tracked and re-identified, and by an example picture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from arr_stream.motion.anchor import RegionTracker
+from arr_stream.motion.anchor import ColourModel, RegionTracker
 from arr_stream.motion.redetection import Redetector
 from arr_stream.relevance.kinds.base import (
     FollowedRegion,
@@ -18,9 +18,9 @@ from arr_stream.relevance.kinds.base import (
     QueryScorer,
     QueryTask,
 )
-from arr_stream.relevance.query import MaskQuery, RegionQuery
-from arr_stream.texture.arrays import Array
-from arr_stream.texture.pixels import averaged
+from arr_stream.relevance.query import ExampleQuery, MaskQuery, RegionQuery
+from arr_stream.texture.arrays import Array, take
+from arr_stream.texture.pixels import averaged, packed_colours
 from arr_stream.types import FloatArray
 
 _LOOK_EVERY = 3
@@ -140,3 +140,39 @@ def overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
     inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0, None)
     share: FloatArray = (inside / (size / samples)).astype(np.float32)
     return share
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExampleTask:
+    """An example picture, found by its colours.
+
+    Args:
+        table: `[32768]` how likely each colour is the example's.
+    """
+
+    table: Array
+
+    def answer(self, context: QueryContext) -> QueryAnswer:
+        return QueryAnswer(take(self.table, packed_colours(context.quarter, 5)), False)
+
+
+class ExampleScorer(QueryScorer):
+    """Scorer of an example picture by its colours: likely under the example, unlikely under the scene.
+
+    The scene's own colours are learned on the first frame and again on every frame that becomes a keyframe.
+    """
+
+    def __init__(self, query: ExampleQuery) -> None:
+        self._query = query
+        self._colours: ColourModel | None = None
+        self._table: Array | None = None
+
+    def prepare(self, inputs: QueryInput) -> QueryTask:
+        if self._colours is None:
+            self._colours = ColourModel.from_example(self._query.rgb, inputs.quarter)
+        elif inputs.frame.index in inputs.keyframes.anchors:
+            self._colours.against(inputs.quarter)
+        else:
+            return ExampleTask(self._table)
+        self._table = inputs.put(self._colours.table)
+        return ExampleTask(self._table)

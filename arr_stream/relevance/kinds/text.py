@@ -8,10 +8,9 @@ import cv2
 import numpy as np
 
 from arr_stream.motion.carry import carry
-from arr_stream.relevance.detected import object_maps
 from arr_stream.relevance.kinds.base import QueryAnswer, QueryContext, QueryInput, QueryScorer, QueryTask
 from arr_stream.relevance.meaning import still_meant
-from arr_stream.relevance.membership import Senses, text_relevance
+from arr_stream.relevance.membership import Senses, object_maps, text_relevance
 from arr_stream.relevance.query import TextQuery
 from arr_stream.relevance.words import word_mask
 from arr_stream.texture.arrays import Array, namespace, zeros
