@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, MaskUnreadable, RegionOutsideFrame
+from arr_stream.errors import (
+    EmptyQuery,
+    ExampleUnreadable,
+    InvalidSetting,
+    MaskUnreadable,
+    QueryError,
+    RegionOutsideFrame,
+)
 from arr_stream.keyframes.objects import REMEDY
 from arr_stream.object_names import ObjectTerm, nearest, object_at
 from arr_stream.plain_text import redact_url
@@ -367,10 +374,7 @@ def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQ
         ExampleUnreadable: Missing, not a picture, damaged, too large or wholly transparent.
     """
     path = Path(path)
-    try:
-        rgba = _read_rgba(path, max_pixels)
-    except _NotAPicture as exc:
-        raise ExampleUnreadable(f"example {path}{exc}", remedy=exc.remedy) from exc
+    rgba = _read_rgba(path, max_pixels, "example", ExampleUnreadable)
     if not rgba[..., 3].any():
         raise ExampleUnreadable(f"example {path} is wholly transparent", remedy="give a picture with visible pixels")
     return ExampleQuery(path, _flatten(rgba))
@@ -383,25 +387,14 @@ def load_mask(path: str | Path, at_seconds: float = 0.0, *, max_pixels: int = 10
         MaskUnreadable: Missing, not a picture, damaged, too large, or black everywhere.
     """
     path = Path(path)
-    try:
-        rgba = _read_rgba(path, max_pixels)
-    except _NotAPicture as exc:
-        raise MaskUnreadable(f"mask {path}{exc}", remedy=exc.remedy) from exc
+    rgba = _read_rgba(path, max_pixels, "mask", MaskUnreadable)
     mask = (rgba[..., :3] > 0).any(axis=2) & (rgba[..., 3] > 0)
     if not mask.any():
         raise MaskUnreadable(f"mask {path} is black everywhere", remedy="paint white where the object is")
     return MaskQuery(path, mask, at_seconds)
 
 
-class _NotAPicture(Exception):
-    """Defect of a picture file, worded to follow the file's name."""
-
-    def __init__(self, fault: str, remedy: str) -> None:
-        super().__init__(fault)
-        self.remedy = remedy
-
-
-def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
+def _read_rgba(path: Path, max_pixels: int, what: str, error: type[QueryError]) -> ByteArray:
     """Return `[H, W, 4]` uint8, upright."""
     from PIL import Image
 
@@ -412,17 +405,17 @@ def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path, formats=EXAMPLE_FORMATS) as image:
                 if image.width * image.height > max_pixels:
-                    size = f"{image.width}x{image.height}"
-                    raise _NotAPicture(f" has {size} pixels, the limit is {max_pixels}", "crop it to the object")
+                    raise error(
+                        f"{what} {path} has {image.width}x{image.height} pixels, the limit is {max_pixels}",
+                        remedy="crop it to the object",
+                    )
                 return _upright_rgba(image)
-    except FileNotFoundError as exc:
-        raise _NotAPicture(": no such file", remedy) from exc
-    except Image.DecompressionBombError as exc:
-        raise _NotAPicture(": too many pixels", "crop it to the object") from exc
-    except _NotAPicture:
+    except error:
         raise
+    except FileNotFoundError as exc:
+        raise error(f"{what} {path}: no such file", remedy=remedy) from exc
     except Exception as exc:  # Pillow's decoders raise almost anything on damaged files, TypeError and KeyError too.
-        raise _NotAPicture(f": cannot be read as a picture: {exc}", remedy) from exc
+        raise error(f"{what} {path}: cannot be read as a picture: {exc}", remedy=remedy) from exc
 
 
 def make_queries(texts: Sequence[str], region: str | None = None, example: str | Path | None = None) -> list[Query]:
