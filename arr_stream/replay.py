@@ -13,8 +13,7 @@ from arr_stream.consumer import Outcome
 from arr_stream.errors import NotReplayable, RecordsDiffer, SourceChanged, SourceNotFound
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.records.digest import Digest, canonical, comparable
-from arr_stream.records.json_lines import iterate_records, read_lines
+from arr_stream.records.json_lines import Digest, canonical, comparable, iterate_records, read_lines
 from arr_stream.records.provenance import (
     Asked,
     AskedExample,
@@ -28,7 +27,6 @@ from arr_stream.records.provenance import (
 )
 from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.relevance.query import Query, RegionQuery, load_example, load_mask, parse_text
-from arr_stream.sources.base import Source
 from arr_stream.stream import Stream
 from arr_stream.stream import open as open_stream
 from arr_stream.types import Frame
@@ -46,6 +44,7 @@ class Recording:
 
     Raises:
         EvaluationDataError: The file is missing, empty or malformed; the message names the line.
+        NotReplayable: The header has no provenance, or the run cannot be repeated.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -53,52 +52,26 @@ class Recording:
         header = next(iterate_records(self.path))
         assert isinstance(header, Header)
         self.header = header
+        self.provenance = _replayable(self.path, header.provenance)
 
-    def provenance(self) -> Provenance:
-        """Return the provenance of the run.
-
-        Raises:
-            NotReplayable: The records have none, or the run cannot be repeated.
-        """
-        provenance = self.header.provenance
-        if provenance is None or provenance.source is None:
-            raise NotReplayable(
-                f"{self.path}: the header names neither the frames nor the queries",
-                remedy="run `arr-stream process` again",
-            )
-        if provenance.source.kind not in _RECORDED:
-            raise NotReplayable(
-                f"{self.path}: records of a live source ({provenance.source.kind}), which cannot be read again",
-                remedy="record the stream to a file and run `arr-stream process` on that",
-            )
-        if provenance.realtime:
-            raise NotReplayable(
-                f"{self.path}: made in real time, where no two runs are the same",
-                remedy="run `arr-stream process` on the file",
-            )
-        if provenance.question is not None:
-            raise NotReplayable(
-                f"{self.path}: a model chose with the question {provenance.question.text!r}",
-                remedy="run `arr-stream ask` again",
-            )
-        return provenance
-
-    def source(self, given: str | None) -> str:
+    def _source(self, given: str | None) -> str:
         """Return the path of the source: `given`, else the one that the records name.
 
         Raises:
             SourceNotFound: The records name an address in a store, and no path is given.
         """
         named = self.header.source
-        if given is None and "://" in named and not named.startswith("file://"):
-            raise self._missing(SourceNotFound(f"{redact_url(named)}: addresses are not opened"))
-        if given is None and not Path(named).exists():
+        if given is not None:
+            return given
+        if "://" in named and not named.startswith("file://"):
+            raise self._missing(f"{redact_url(named)}: addresses are not opened")
+        if not Path(named).exists():
             # Records write bytes that are not text as escapes.
             named = re.sub(r"\\u(dc[89a-f][0-9a-f])", lambda escape: chr(int(escape[1], 16)), named)
-        return given or named
+        return named
 
-    def _missing(self, error: SourceNotFound) -> SourceNotFound:
-        return SourceNotFound(error.message, remedy=f"name the file: arr-stream replay {self.path} SOURCE")
+    def _missing(self, fault: str) -> SourceNotFound:
+        return SourceNotFound(fault, remedy=f"name the file: arr-stream replay {self.path} SOURCE")
 
     def reopened(self, given: str | None) -> Stream:
         """Return the recorded stream, reopened for another run.
@@ -107,12 +80,11 @@ class Recording:
             given: Path of the source; None for the one in the records.
 
         Raises:
-            NotReplayable: See `provenance`.
             SourceNotFound, SourceChanged: The source, an example picture, a mask or a gaze file is missing or differs.
             InvalidSetting: The records' version had other settings.
             ArrStreamError: See `arr_stream.open`.
         """
-        provenance = self.provenance()
+        provenance = self.provenance
         if provenance.gaze is not None:
             _check_file(provenance.gaze)
         queries = [_query(asked) for asked in provenance.queries]
@@ -121,7 +93,7 @@ class Recording:
         reading = provenance.reading
         try:
             stream = open_stream(
-                self.source(given),
+                self._source(given),
                 queries=queries,
                 settings=settings,
                 gaze_csv=provenance.gaze.path if provenance.gaze is not None else None,
@@ -132,9 +104,11 @@ class Recording:
                 max_frames=reading.max_frames,
             )
         except SourceNotFound as exc:
-            raise self._missing(exc) from exc
+            raise self._missing(exc.message) from exc
         try:
-            _check_source(provenance, stream.source)
+            assert provenance.source is not None
+            if provenance.source.sha256 is not None:
+                _check_identity(provenance.source, source_identity(stream.source), stream.source.info.name)
         except BaseException:
             stream.close()
             raise
@@ -142,12 +116,29 @@ class Recording:
 
     def changed_versions(self) -> list[str]:
         """Return the versions that results depend on and that differ here, such as `numpy 2.3.1, was 2.2.0`."""
-        before, now = self.provenance().versions, versions()
+        before, now = self.provenance.versions, versions()
         return [
             f"{name} {now.get(name, 'missing')}, was {before.get(name, 'missing')}"
             for name in sorted({*before, *now})
             if before.get(name) != now.get(name)
         ]
+
+
+def _replayable(path: Path, provenance: Provenance | None) -> Provenance:
+    if provenance is None or provenance.source is None:
+        fault, remedy = "the header names neither the frames nor the queries", "run `arr-stream process` again"
+    elif provenance.source.kind not in _RECORDED:
+        fault = f"records of a live source ({provenance.source.kind}), which cannot be read again"
+        remedy = "record the stream to a file and run `arr-stream process` on that"
+    elif provenance.realtime:
+        fault = "made in real time, where no two runs are the same"
+        remedy = "run `arr-stream process` on the file"
+    elif provenance.question is not None:
+        fault = f"a model chose with the question {provenance.question.text!r}"
+        remedy = "run `arr-stream ask` again"
+    else:
+        return provenance
+    raise NotReplayable(f"{path}: {fault}", remedy=remedy)
 
 
 class Comparison:
@@ -171,38 +162,35 @@ class Comparison:
     def __init__(self, recording: Recording, header: Header, stop: threading.Event) -> None:
         self.frames = 0
         self.difference: RecordsDiffer | None = None
-        self._recording, self._header, self._stop = recording, header, stop
-        self._found, self._read = Digest(), Digest()
+        self._path, self._header, self._stop = recording.path, header, stop
+        self._digest = Digest()
         self._lines = read_lines(recording.path)
         self._reason: str | None = None
         self._over = False
-        first = next(self._lines)
-        self._read.add(first)
-        self._take(first, header_record(header), None)
-        self._expected = self._following()
+        self._compare(next(self._lines), header_record(header), None)
+        self._expected = self._next_frame()
 
     @property
     def verdict(self) -> str:
         """Result of the comparison in one line."""
         frames = "1 frame" if self.frames == 1 else f"{self.frames} frames"
         whole = "" if self._reason in _COMPLETE else ", as far as the records go"
-        return f"the same records: {frames}{whole}; digest {self._found.hexdigest()}"
+        return f"the same records: {frames}{whole}; digest {self._digest.hexdigest()}"
 
     def explains(self, reason: str) -> bool:
         """Return True if a run with this end matches the recorded one, or was stopped because the result was known."""
         return (reason in _COMPLETE and reason == self._reason) or (reason == "interrupted" and self._over)
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        if self.difference is not None:
+        if self._over:
             return
-        if self._expected is not None:
-            self._take(self._expected, frame_record(patches, self._header), patches.index)
-            self.frames += self.difference is None
-            self._expected = self._following()
-            if self._expected is None and self._reason not in _COMPLETE:
-                self._end()
-        elif self._reason in _COMPLETE:
+        if self._expected is None:
             self._differ(f"frame {patches.index} comes after the last one in the records", patches.index)
+            return
+        self._compare(self._expected, frame_record(patches, self._header), patches.index)
+        if self.difference is None:
+            self.frames += 1
+            self._expected = self._next_frame()
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
         """Check, at the end of a complete run, that every record has had its frame."""
@@ -211,36 +199,36 @@ class Comparison:
             index = self._expected["index"]
             self._differ(f"frame {index} is in the records and did not come", index)
 
-    def _take(self, expected: Mapping[str, Any], found: Mapping[str, Any], index: int | None) -> None:
-        self._found.add(found)
+    def _compare(self, expected: Mapping[str, Any], found: Mapping[str, Any], index: int | None) -> None:
+        self._digest.add(found)
         if canonical(expected) != canonical(found):
             where = "the header" if index is None else f"frame {index}"
             self._differ(f"{where} is not the same in {_where(expected, found)}", index)
 
     def _differ(self, what: str, index: int | None) -> None:
-        self._end()
+        self._finish()
         self.difference = self.difference or RecordsDiffer(
-            f"{self._recording.path}: {what}",
+            f"{self._path}: {what}",
             frame_index=index,
             remedy="compare the input, the settings and the versions with those of the records",
         )
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         self._over = True
         self._stop.set()
 
-    def _following(self) -> dict[str, Any] | None:
-        """Return the next frame's line, None after the last; compare the end line with the lines before it."""
-        for line in self._lines:
-            if line["type"] == "frame":
-                self._read.add(line)
-                return line
-            if line["type"] == "end":
-                self._reason = line.get("reason")
-                if line.get("digest", self._read.hexdigest()) != self._read.hexdigest():
-                    self._differ("was changed after it was written: its digest is not that of its lines", None)
-            else:
-                self._read.add(line)
+    def _next_frame(self) -> Mapping[str, Any] | None:
+        """Return the line of the next frame; None after the last."""
+        line = next((line for line in self._lines if line["type"] != "answer"), None)
+        if line is not None and line["type"] == "frame":
+            return line
+        if line is not None:
+            self._reason = line.get("reason")
+            digest = self._digest.hexdigest()
+            if line.get("digest", digest) != digest:
+                self._differ("was changed after it was written: its digest is not that of its lines", None)
+        if self._reason not in _COMPLETE:
+            self._finish()
         return None
 
 
@@ -263,17 +251,6 @@ def _query(asked: Asked) -> Query:
     return parse_text(asked.text)
 
 
-def _check_source(provenance: Provenance, source: Source) -> None:
-    """Compare a source with the recorded one; without a hash in the records any source passes.
-
-    Raises:
-        SourceChanged: They differ.
-    """
-    expected = provenance.source
-    if expected is not None and expected.sha256 is not None:
-        _check_identity(expected, source_identity(source), source.info.name)
-
-
 def _check_file(expected: FileIdentity) -> None:
     """Compare a file other than the source with its recorded identity.
 
@@ -287,16 +264,14 @@ def _check_file(expected: FileIdentity) -> None:
         raise SourceNotFound(
             f"{expected.path}: {(exc.strerror or str(exc)).lower()}", remedy="put it back where it was"
         ) from exc
-    if expected.sha256 is not None:
-        _check_identity(expected, found, expected.path)
+    _check_identity(expected, found, expected.path)
 
 
 def _check_identity(expected: FileIdentity, found: FileIdentity, name: str) -> None:
-    """Compare hashes; the error names the sizes, or the first digits of the hashes if the sizes are equal."""
-    if found.sha256 == expected.sha256:
-        return
-    of = "" if found.files == expected.files else f" in {found.files} files instead of {expected.files}"
-    how = f"{found.size_bytes} bytes{of} instead of {expected.size_bytes}"
-    if (found.size_bytes, found.files) == (expected.size_bytes, expected.files):
-        how = f"SHA-256 {(found.sha256 or '')[:12]}... instead of {(expected.sha256 or '')[:12]}..."
-    raise SourceChanged(f"{name}: not the recorded file: {how}", remedy="give the recorded file as the second argument")
+    """Compare hashes, if the records have one."""
+    if expected.sha256 is not None and found.sha256 != expected.sha256:
+        hashes = f"SHA-256 {(found.sha256 or '')[:12]}... instead of {expected.sha256[:12]}..."
+        raise SourceChanged(
+            f"{name}: not the recorded file: {hashes}",
+            remedy="give the recorded file as the second argument",
+        )

@@ -22,8 +22,7 @@ import arr_stream
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, SourceNotFound
 from arr_stream.outputs import records_of
-from arr_stream.records.digest import Digest
-from arr_stream.records.json_lines import read_records, records_digest
+from arr_stream.records.json_lines import Digest, read_records, records_digest
 from arr_stream.records.provenance import AskedExample, AskedMask, AskedRegion, AskedText, Question
 from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.run import run as run_stream

@@ -5,10 +5,12 @@ Every line is passed to the system before `consume` returns, so a killed run lea
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,9 +18,9 @@ from arr_stream.consumer import Outcome
 from arr_stream.errors import EvaluationDataError, OutputUnwritable
 from arr_stream.files import prepare_output
 from arr_stream.patch_set import PatchSet
-from arr_stream.records.digest import Digest
 from arr_stream.records.line_file import LineFile
 from arr_stream.records.schema import (
+    VOLATILE,
     AnswerRecord,
     EndRecord,
     FrameRecord,
@@ -28,10 +30,48 @@ from arr_stream.records.schema import (
     frame_lines,
     header_record,
     to_json,
+    written_fields,
 )
 from arr_stream.types import Frame
 
 Parsed = Header | FrameRecord | AnswerRecord | EndRecord
+
+_HEADER = tuple(name for name, how in written_fields(Header).items() if not how.volatile)
+
+
+class Digest:
+    """SHA-256 over the reproducible content of records, one after the other, as they are written or were read.
+
+    The same input, settings and versions give the same digest for every user, path and speed. It leaves out times, the
+    source's name, the settings and the versions (`Written.volatile`), and the end line, which holds the digest.
+    """
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Add one line, as plain JSON values; an end line changes nothing."""
+        if record["type"] != "end":
+            self._hash.update(canonical(record) + b"\n")
+
+    def hexdigest(self) -> str:
+        """Return the digest of all lines so far: 64 hexadecimal digits."""
+        return self._hash.hexdigest()
+
+
+def canonical(record: Mapping[str, Any]) -> bytes:
+    """Return one line without its volatile fields; the order of its keys does not matter."""
+    header = record["type"] == "header"
+    kept = {key: record.get(key) for key in _HEADER} if header else comparable(record)
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def comparable(record: Mapping[str, Any]) -> Record:
+    """Return a copy of a frame or an answer without times."""
+    kept = {key: value for key, value in record.items() if key not in VOLATILE}
+    if isinstance(model := kept.get("model"), Mapping):
+        kept["model"] = comparable(model)
+    return kept
 
 
 class Records:
@@ -88,8 +128,7 @@ class Records:
 
         Raises:
             DiskFull, OutputUnwritable: The disk has no room for the end line, the pipe's reader is gone, or the file
-            was
-                removed while it was written.
+                was removed while it was written.
         """
         if self._closed:
             return

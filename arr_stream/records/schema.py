@@ -41,7 +41,7 @@ each, and the frame of each; the fewest that carry 90% of the attention, at most
 Times differ from run to run. If they are left out (`records.timings`), `latency_ms` is empty and the times of `model`
 and of answers are null; the same input, settings and versions then give the same file, byte for byte. `provenance`
 holds the data for repeating the run, see `arr_stream.records.provenance`; `digest` is the hash of
-`arr_stream.records.digest` over all lines before the last.
+`arr_stream.records.json_lines.Digest` over all lines before the last.
 """
 
 from __future__ import annotations
