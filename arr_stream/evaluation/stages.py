@@ -10,12 +10,11 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import cv2
 import numpy as np
@@ -27,7 +26,7 @@ from arr_stream.errors import MeasurementFailed, NothingInRange
 from arr_stream.evaluation.tables import Report, ResultTable, short
 from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.beside import make_provider
-from arr_stream.keyframes.generate import InStepKeyframes
+from arr_stream.keyframes.generate import InStepKeyframes, KeyframeProvider
 from arr_stream.outputs import annotated_video
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
@@ -37,11 +36,13 @@ from arr_stream.run import run
 from arr_stream.sources import Source, open_source
 from arr_stream.stream import Models, Stream
 from arr_stream.threads import one_opencv_thread
-from arr_stream.types import ByteArray, Frame
+from arr_stream.types import ByteArray
 
 _LOOK_SECONDS = 0.005
 FULL_GENERATION_FRAMES = 12
 """Frames for full generation, which is by far the most expensive measurement here."""
+_FLOW_ALONE = "flow alone (DIS ultrafast, half size)"
+_FULL = "full generation on every frame"
 
 
 def half_grey(rgb: ByteArray) -> ByteArray:
@@ -93,7 +94,7 @@ class BenchReport(Report):
     amortised_ms: float
     delay: int
     start: Start
-    ratios: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float]
 
     @property
     def tables(self) -> tuple[ResultTable, ...]:
@@ -146,138 +147,102 @@ def bench_file(
 
     Raises:
         NothingInRange: Fewer than two frames.
+        MeasurementFailed: The command fails.
     """
-    frames = list(_decoded(path, settings, max_frames))
-    if len(frames) < 2:
-        raise NothingInRange(f"{path}: {len(frames)} frame", remedy="bench needs a video of at least two")
-    models = Models.load(settings)
-    patches: list[PatchSet] = []
-    flow_ms: list[float] = []
-    end_to_end = _EndToEnd(path, settings, queries, max_frames)
-    starts: list[Start] = []
-    for round_ in range(repeats):
-        progress(f"round {round_ + 1} of {repeats}: the start")
-        starts.append(_start(path, settings, queries))
-        progress(f"round {round_ + 1} of {repeats}: pipeline and flow, in turns")
-        patches += _step_in_turns(frames, settings, queries, models, flow_ms)
-        progress(f"round {round_ + 1} of {repeats}: decoding and encoding, with us and without")
-        end_to_end.round()
+    bench = _Bench(path, settings, queries, max_frames)
+    for number in range(repeats):
+        progress(f"round {number + 1} of {repeats}: the start")
+        bench.start()
+        progress(f"round {number + 1} of {repeats}: pipeline and flow, in turns")
+        bench.step_in_turns()
+        progress(f"round {number + 1} of {repeats}: decoding and encoding, with us and without")
+        bench.end_to_end()
     progress("full generation on every frame")
-    full = _full_generation(frames, settings, queries, models)
-    return _report(str(path), frames, settings, patches, flow_ms, end_to_end, full, starts)
+    bench.full_generation()
+    return bench.report()
 
 
-def _decoded(path: str | Path, settings: Settings, max_frames: int) -> Iterator[Frame]:
-    with _opened(path, settings, max_frames) as source:
-        yield from source.frames()
-
-
-def _opened(path: str | Path, settings: Settings, max_frames: int) -> Source:
-    return open_source(
-        path,
-        max_frames=max_frames,
-        max_pixels=settings.source.max_pixels,
-        untagged_matrix=settings.source.untagged_matrix,
-    )
-
-
-@one_opencv_thread()
-def _step_in_turns(
-    frames: list[Frame],
-    settings: Settings,
-    queries: list[Query],
-    models: Models,
-    flow_ms: list[float],
-) -> list[PatchSet]:
-    """Run the pipeline on every frame, each followed by bare DIS on the same pair; the first frame warms both up."""
-    search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
-    results = []
-    with closing(make_provider(models.generator, settings.keyframes)) as provider:
-        pipeline = Pipeline(settings, provider, queries, **_of_models(models))
-        for before, frame in zip([frames[0], *frames], frames, strict=False):
-            patches = pipeline.step(frame)
-            # Free the channels, which would otherwise accumulate.
-            patches.texture.planes.clear()
-            results.append(patches)
-            earlier = half_grey(before.rgb)
-            start = time.perf_counter()
-            search.calc(half_grey(frame.rgb), earlier, None)
-            if len(results) > 1:
-                flow_ms.append((time.perf_counter() - start) * 1e3)
-    return results[1:]
-
-
-def _start(path: str | Path, settings: Settings, queries: list[Query]) -> Start:
-    """Time one run of the command, to its first frame.
-
-    Raises:
-        MeasurementFailed: It fails.
-    """
-    asked = [word for query in queries if isinstance(query, TextQuery) for word in ("--query", query.text)]
-    with tempfile.TemporaryDirectory(prefix="arr-stream-bench-") as folder:
-        out = Path(folder) / "first.mp4"
-        command = module_command("arr_stream", "process", path, "--max-frames", 1, "-o", out, *asked)
-        command += [word for change in _changes(settings) for word in ("--set", change)]
-        began = time.perf_counter()
-        memory_mb, quiet = None, subprocess.DEVNULL
-        with subprocess.Popen(command, env=os.environ | module_path(), stdout=quiet, stderr=quiet) as process:
-            # Sample while it runs: the statistics of an ended process include the memory of its parent.
-            while process.poll() is None:
-                memory_mb = _peak_memory_mb(process.pid) or memory_mb
-                time.sleep(_LOOK_SECONDS)
-        seconds = time.perf_counter() - began
-    if process.returncode:
-        raise MeasurementFailed(
-            f"{path}: process ended with exit code {process.returncode}", remedy="run `arr-stream process` on it"
-        )
-    return Start(seconds, memory_mb)
-
-
-def _peak_memory_mb(process_id: int) -> float | None:
-    """Return a process's peak memory so far; None if the system does not report it, or the process has ended."""
-    try:
-        status = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    peak = next((line for line in status.splitlines() if line.startswith("VmHWM")), None)
-    return None if peak is None else float(peak.split()[1]) / 1e3
-
-
-def _changes(settings: Settings) -> list[str]:
-    """Return the settings that differ from the defaults, as `--set` takes them."""
-    usual, here = Settings().model_dump(mode="json"), settings.model_dump(mode="json")
-    return [
-        f"{section}.{name}={value}"
-        for section, values in here.items()
-        for name, value in values.items()
-        if value != usual[section][name]
-    ]
-
-
-def _of_models(models: Models) -> dict[str, Any]:
-    return {"encoder": models.encoder, "pca": models.pca, "clock": time.perf_counter}
-
-
-@one_opencv_thread()
-def _full_generation(frames: list[Frame], settings: Settings, queries: list[Query], models: Models) -> Timing:
-    """Time full generation on every frame, the alternative to propagation."""
-    every = settings.with_values({"keyframes.interval": 1, "keyframes.text_interval": 1})
-    pipeline = Pipeline(every, InStepKeyframes(models.generator), queries, **_of_models(models))
-    chosen = frames[:: max(1, len(frames) // FULL_GENERATION_FRAMES)][: FULL_GENERATION_FRAMES + 1]
-    return Timing.of([total_ms(pipeline.step(frame).latency_ms) for frame in chosen][1:])
-
-
-class _EndToEnd:
-    """Whole passes over the file: decoding alone, decoding and encoding, and `process` as users run it."""
+class _Bench:
+    """Measurements of one file, collected over rounds."""
 
     def __init__(self, path: str | Path, settings: Settings, queries: list[Query], max_frames: int) -> None:
         self._path = path
         self._settings = settings
         self._queries = queries
         self._max_frames = max_frames
-        self.milliseconds: dict[str, list[float]] = {"decode": [], "decode and encode": [], "process": []}
+        with self._open() as source:
+            self._frames = list(source.frames())
+        if len(self._frames) < 2:
+            raise NothingInRange(f"{path}: {len(self._frames)} frame", remedy="bench needs a video of at least two")
+        self._models = Models.load(settings)
+        self._starts: list[Start] = []
+        self._patches: list[PatchSet] = []
+        self._milliseconds: dict[str, list[float]] = {
+            name: [] for name in ("decode", "decode and encode", "process", _FLOW_ALONE, _FULL)
+        }
 
-    def round(self) -> None:
+    def _open(self) -> Source:
+        return open_source(
+            self._path,
+            max_frames=self._max_frames,
+            max_pixels=self._settings.source.max_pixels,
+            untagged_matrix=self._settings.source.untagged_matrix,
+        )
+
+    def _pipeline(self, settings: Settings, provider: KeyframeProvider) -> Pipeline:
+        models, clock = self._models, time.perf_counter
+        return Pipeline(settings, provider, self._queries, encoder=models.encoder, pca=models.pca, clock=clock)
+
+    def start(self) -> None:
+        """Time one run of the command, to its first frame."""
+        asked = [word for query in self._queries if isinstance(query, TextQuery) for word in ("--query", query.text)]
+        with tempfile.TemporaryDirectory(prefix="arr-stream-bench-") as folder:
+            out = Path(folder) / "first.mp4"
+            command = module_command("arr_stream", "process", self._path, "--max-frames", 1, "-o", out, *asked)
+            command += [word for change in _changes(self._settings) for word in ("--set", change)]
+            began = time.perf_counter()
+            memory_mb, quiet = None, subprocess.DEVNULL
+            with subprocess.Popen(command, env=os.environ | module_path(), stdout=quiet, stderr=quiet) as process:
+                # Sample while it runs: the statistics of an ended process include the memory of its parent.
+                while process.poll() is None:
+                    memory_mb = _peak_memory_mb(process.pid) or memory_mb
+                    time.sleep(_LOOK_SECONDS)
+            seconds = time.perf_counter() - began
+        if process.returncode:
+            raise MeasurementFailed(
+                f"{self._path}: process ended with exit code {process.returncode}",
+                remedy="run `arr-stream process` on it",
+            )
+        self._starts.append(Start(seconds, memory_mb))
+
+    @one_opencv_thread()
+    def step_in_turns(self) -> None:
+        """Run the pipeline on every frame, each followed by bare DIS on the same pair; the first frame warms up."""
+        search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
+        with closing(make_provider(self._models.generator, self._settings.keyframes)) as provider:
+            pipeline = self._pipeline(self._settings, provider)
+            for before, frame in zip([self._frames[0], *self._frames], self._frames, strict=False):
+                patches = pipeline.step(frame)
+                # Free the channels, which would otherwise accumulate.
+                patches.texture.planes.clear()
+                earlier = half_grey(before.rgb)
+                start = time.perf_counter()
+                search.calc(half_grey(frame.rgb), earlier, None)
+                if frame is not before:
+                    self._milliseconds[_FLOW_ALONE].append((time.perf_counter() - start) * 1e3)
+                    self._patches.append(patches)
+
+    @one_opencv_thread()
+    def full_generation(self) -> None:
+        """Time full generation on every frame, the alternative to propagation."""
+        every = self._settings.with_values({"keyframes.interval": 1, "keyframes.text_interval": 1})
+        pipeline = self._pipeline(every, InStepKeyframes(self._models.generator))
+        apart = max(1, len(self._frames) // FULL_GENERATION_FRAMES)
+        chosen = self._frames[::apart][: FULL_GENERATION_FRAMES + 1]
+        self._milliseconds[_FULL] = [total_ms(pipeline.step(frame).latency_ms) for frame in chosen][1:]
+
+    def end_to_end(self) -> None:
+        """Time whole passes over the file: decoding, decoding and encoding, and `process` as users run it."""
         with tempfile.TemporaryDirectory(prefix="arr-stream-bench-") as folder:
             self._timed("decode", self._decode)
             self._timed("decode and encode", lambda: self._encode(Path(folder) / "plain.mp4"))
@@ -287,10 +252,11 @@ class _EndToEnd:
     def _timed(self, name: str, work: Callable[[], int]) -> None:
         start = time.perf_counter()
         count = work()
-        self.milliseconds[name].append((time.perf_counter() - start) * 1e3 / count)
+        self._milliseconds[name].append((time.perf_counter() - start) * 1e3 / count)
 
     def _decode(self) -> int:
-        return sum(1 for _ in _decoded(self._path, self._settings, self._max_frames))
+        with self._open() as source:
+            return sum(1 for _ in source.frames())
 
     def _encode(self, out: Path) -> int:
         """Decode to RGB and encode at the same quality, without drawing, on the encoder's default number of threads."""
@@ -314,53 +280,57 @@ class _EndToEnd:
             raise result.error
         return result.frames
 
-    def _open(self) -> Source:
-        return _opened(self._path, self._settings, self._max_frames)
+    def report(self) -> BenchReport:
+        patches, keyframes = self._patches, self._settings.keyframes
+        kinds: dict[str, list[PatchSet]] = {"between": [], "keyframe": []}
+        for before, after in zip([patches[0], *patches], patches, strict=False):
+            # Where a new round begins, the frame before is not that of the stream.
+            parts_before = before.parts if before.index < after.index else after.parts
+            kinds["keyframe" if pays_for_keyframe(after, parts_before) else "between"].append(after)
+        totals = {kind: [total_ms(p.latency_ms) for p in found] for kind, found in kinds.items()}
+        baselines = {name: Timing.of(values) for name, values in self._milliseconds.items()}
+        between, full = Timing.of(totals["between"]), baselines[_FULL]
+        amortised = Timing.of([total_ms(p.latency_ms) for p in patches]).mean
+        memory = [start.memory_mb for start in self._starts if start.memory_mb is not None]
+        return BenchReport(
+            source=str(self._path),
+            size_wh=self._frames[0].size_wh,
+            frames=len(self._frames),
+            interval=keyframes.interval,
+            stages={
+                stage: {kind: Timing.of([p.latency_ms[stage] for p in found]) for kind, found in kinds.items()}
+                for stage in patches[0].latency_ms
+            },
+            between=between,
+            keyframes=Timing.of(totals["keyframe"] or [full.median]),
+            baselines=baselines,
+            amortised_ms=amortised,
+            delay=keyframes.frames_beside,
+            start=Start(median(start.seconds for start in self._starts), median(memory) if memory else None),
+            ratios={
+                "frame between keyframes / flow alone": between.median / baselines[_FLOW_ALONE].median,
+                "full generation / amortised": full.median / amortised,
+                "process / decode and encode": baselines["process"].median / baselines["decode and encode"].median,
+            },
+        )
 
 
-def _report(
-    source: str,
-    frames: list[Frame],
-    settings: Settings,
-    patches: list[PatchSet],
-    flow_ms: list[float],
-    end_to_end: _EndToEnd,
-    full: Timing,
-    starts: list[Start],
-) -> BenchReport:
-    kinds: dict[str, list[PatchSet]] = {"between": [], "keyframe": []}
-    for before, after in zip([patches[0], *patches], patches, strict=False):
-        # Where a new round begins, the frame before is not that of the stream.
-        parts_before = before.parts if before.index < after.index else after.parts
-        kinds["keyframe" if pays_for_keyframe(after, parts_before) else "between"].append(after)
-    totals = {kind: [total_ms(p.latency_ms) for p in found] for kind, found in kinds.items()}
-    between, keyframes = Timing.of(totals["between"]), Timing.of(totals["keyframe"] or [full.median])
-    stages = {
-        stage: {kind: Timing.of([p.latency_ms[stage] for p in found]) for kind, found in kinds.items()}
-        for stage in patches[0].latency_ms
-    }
-    interval = settings.keyframes.interval
-    amortised = Timing.of([total_ms(p.latency_ms) for p in patches]).mean
-    baselines = {name: Timing.of(values) for name, values in end_to_end.milliseconds.items()}
-    baselines["flow alone (DIS ultrafast, half size)"] = flow = Timing.of(flow_ms)
-    baselines["full generation on every frame"] = full
-    ratios = {
-        "frame between keyframes / flow alone": between.median / flow.median,
-        "full generation / amortised": full.median / amortised,
-        "process / decode and encode": baselines["process"].median / baselines["decode and encode"].median,
-    }
-    memory = [start.memory_mb for start in starts if start.memory_mb is not None]
-    return BenchReport(
-        source,
-        frames[0].size_wh,
-        len(frames),
-        interval,
-        stages,
-        between,
-        keyframes,
-        baselines,
-        amortised,
-        settings.keyframes.frames_beside,
-        Start(median(start.seconds for start in starts), median(memory) if memory else None),
-        ratios,
-    )
+def _peak_memory_mb(process_id: int) -> float | None:
+    """Return a process's peak memory so far; None if the system does not report it, or the process has ended."""
+    try:
+        status = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    peak = next((line for line in status.splitlines() if line.startswith("VmHWM")), None)
+    return None if peak is None else float(peak.split()[1]) / 1e3
+
+
+def _changes(settings: Settings) -> list[str]:
+    """Return the settings that differ from the defaults, as `--set` takes them."""
+    usual, here = Settings().model_dump(mode="json"), settings.model_dump(mode="json")
+    return [
+        f"{section}.{name}={value}"
+        for section, values in here.items()
+        for name, value in values.items()
+        if value != usual[section][name]
+    ]
