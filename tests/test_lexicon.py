@@ -23,7 +23,7 @@ from arr_stream.relevance.lexicon import (
     LightTerm,
     understand,
 )
-from arr_stream.relevance.membership import Senses, colour_table, text_relevance
+from arr_stream.relevance.membership import colour_table, text_relevance
 from arr_stream.relevance.query import parse_text
 
 # Prototypes of the xkcd survey and of CSS, not of the table under test.
@@ -78,7 +78,7 @@ BASIC = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "
 
 def _scores(word: str, rgb: object) -> np.ndarray:
     colours = np.asarray(rgb, np.uint8).reshape(1, -1, 3)
-    return text_relevance(parse_text(word), Senses(colours))[0]
+    return text_relevance(parse_text(word), colours)[0]
 
 
 def _shaded(rgb: tuple[int, int, int], light: float) -> np.ndarray:
@@ -150,12 +150,12 @@ def test_motion_words_read_the_motion_channel() -> None:
     rgb = np.zeros((4, 6, 3), np.uint8)
     motion = np.zeros((4, 6), np.float32)
     motion[:, 3:] = 1
-    moving = text_relevance(parse_text("moving"), Senses(rgb, motion))
-    still = text_relevance(parse_text("parked"), Senses(rgb, motion))
+    moving = text_relevance(parse_text("moving"), rgb, motion=motion)
+    still = text_relevance(parse_text("parked"), rgb, motion=motion)
     np.testing.assert_array_equal(moving, motion)
     np.testing.assert_array_equal(still, 1 - motion)
     with pytest.raises(ValueError, match="no motion"):
-        text_relevance(parse_text("moving"), Senses(rgb))
+        text_relevance(parse_text("moving"), rgb)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_motion_words_read_the_motion_channel() -> None:
     ],
 )
 def test_places(words: str, row: int, column: int) -> None:
-    place = text_relevance(parse_text(words), Senses(np.zeros((20, 40, 3), np.uint8)))
+    place = text_relevance(parse_text(words), np.zeros((20, 40, 3), np.uint8))
     assert place[row, column] > 0.95
     assert place[19 - row, 39 - column] < 0.05 or words == "centre"
     assert np.abs(np.diff(place, axis=1)).max() < 0.35, "places have soft edges"
@@ -182,21 +182,21 @@ def test_nothing_red_means_near_zero_everywhere() -> None:
 
     for picture in (data.chelsea()[:, :, ::-1], np.full((30, 40, 3), 128, np.uint8)):
         rgb = np.ascontiguousarray(picture)
-        assert text_relevance(parse_text("red"), Senses(rgb)).mean() < 0.02
+        assert text_relevance(parse_text("red"), rgb).mean() < 0.02
 
 
 def test_orange_finds_the_astronauts_suit() -> None:
     from skimage import data
 
     picture = np.ascontiguousarray(data.astronaut()[::2, ::2])
-    orange = text_relevance(parse_text("orange"), Senses(picture))
+    orange = text_relevance(parse_text("orange"), picture)
     suit = orange[125:220, 30:110]
     face = orange[35:90, 85:125]
     assert suit.mean() > 0.5
     assert face.mean() < 0.1
     assert orange[:100, 130:].mean() < 0.02
     for word in ("green", "cyan", "yellow", "blue"):
-        assert text_relevance(parse_text(word), Senses(picture)).mean() < 0.02
+        assert text_relevance(parse_text(word), picture).mean() < 0.02
 
 
 def test_each_word_has_one_meaning() -> None:

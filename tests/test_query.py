@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, MaskUnreadable, RegionOutsideFrame
-from arr_stream.relevance.membership import Senses, text_relevance
+from arr_stream.relevance.membership import text_relevance
 from arr_stream.relevance.query import (
     MaskQuery,
     RegionQuery,
@@ -144,12 +144,12 @@ def test_words_narrow_other_kinds_and_widen_each_other() -> None:
     rgb = np.zeros((40, 80, 3), np.uint8)
     rgb[:] = (229, 0, 0)
     signs = [_sign("STOP"), _sign("EXIT", 0.0, 0.0, 0.2, 0.2)]
-    senses = Senses(rgb, word_map=lambda word: word_mask(signs, word, (40, 80)))
-    both = text_relevance(parse_text('"stop" "exit" red'), senses)
+    stop, exit_ = (word_mask(signs, word, (40, 80)) for word in ("stop", "exit"))
+    both = text_relevance(parse_text('"stop" "exit" red'), rgb, words=[stop, exit_])
     assert both[25, 40] > 0.9 and both[3, 5] > 0.9 and both[3, 60] == 0
-    assert not text_relevance(parse_text('"stop" blue'), senses).any()
-    with pytest.raises(ValueError, match="no word map"):
-        text_relevance(parse_text('"stop"'), Senses(rgb))
+    assert not text_relevance(parse_text('"stop" blue'), rgb, words=[stop]).any()
+    with pytest.raises(ValueError, match="0 word maps for 1 words"):
+        text_relevance(parse_text('"stop"'), rgb)
 
 
 # ---- regions

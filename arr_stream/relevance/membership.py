@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -37,88 +36,63 @@ _COLOURED = 0.02, 0.1
 """Shares of a box in a colour: up to the first its object does not have the colour, from the second on it does."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Senses:
-    """Inputs on which a text query is evaluated.
+def text_relevance(
+    query: TextQuery,
+    rgb: Array,
+    *,
+    motion: Array | None = None,
+    words: Sequence[Array] = (),
+    meaning: Array | None = None,
+    objects: Array | None = None,
+) -> Array:
+    """Return the fit of each place, `[h, w]` float32 in [0, 1]; 0 everywhere for a query without a known word.
 
     Args:
+        query: The text.
         rgb: `[h, w, 3]`, uint8, usually a quarter of the texture; `[3, h, w]` on a device.
-        motion: `[h, w]` in [0, 1], the motion channel; needed only by queries with motion words.
-        word_map: Returns `[h, w]` in [0, 1] for a text, usually `word_mask` of the last keyframe, carried; needed only
-            by queries with words to read.
+        motion: `[h, w]` in [0, 1], the motion channel; needed by queries with motion words.
+        words: `[h, w]` in [0, 1] for each of `query.words`, how well a place matches it.
         meaning: `[h, w]` in [0, 1], a model's relevance for the query, used in place of its colours; None without one.
         objects: `[h, w]` in [0, 1], confidence that each place is an object with the name and the colour in the query;
             None if it names no object.
-    """
-
-    rgb: Array
-    motion: Array | None = None
-    word_map: Callable[[str], Array] | None = None
-    meaning: Array | None = None
-    objects: Array | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.rgb, np.ndarray) and (
-            self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or self.rgb.dtype != np.uint8
-        ):
-            raise ValueError(f"rgb must be uint8 [h, w, 3], got {self.rgb.dtype} {list(self.rgb.shape)}")
-        if self.motion is not None and self.motion.shape != self.hw:
-            raise ValueError(f"motion is {list(self.motion.shape)} where rgb is {list(self.hw)}")
-        if self.meaning is not None and self.meaning.shape != self.hw:
-            raise ValueError(f"meaning is {list(self.meaning.shape)} where rgb is {list(self.hw)}")
-
-    @property
-    def hw(self) -> tuple[int, int]:
-        return picture_hw(self.rgb)
-
-
-def text_relevance(query: TextQuery, senses: Senses) -> Array:
-    """Return the fit of each place, `[h, w]` float32 in [0, 1]; 0 everywhere for a query without a known word.
 
     Raises:
-        ValueError: The query needs motion or words, and the senses lack them.
+        ValueError: The query needs motion or words, and they are missing.
     """
-    if not query.terms and senses.meaning is None:
-        return zeros(senses.rgb, senses.hw)
-    seen = senses.objects if senses.meaning is None else senses.meaning
+    hw = picture_hw(rgb)
+    if not query.terms and meaning is None:
+        return zeros(rgb, hw)
+    if len(words) != len(query.words):
+        raise ValueError(f"{len(words)} word maps for {len(query.words)} words to read")
+    seen = objects if meaning is None else meaning
     kinds = [
-        _seen(query.terms, senses) if seen is None else seen,
-        _moved(query.terms, senses),
-        _placed(query.terms, senses),
-        _read(query, senses),
+        _coloured_places(query.terms, rgb) if seen is None else seen,
+        _moved(query.terms, motion),
+        _placed(query.terms, rgb, hw),
+        functools.reduce(namespace(rgb).maximum, words) if words else None,
     ]
     return functools.reduce(operator.mul, [kind for kind in kinds if kind is not None])
 
 
-def _seen(terms: tuple[Term, ...], senses: Senses) -> Array | None:
+def _coloured_places(terms: tuple[Term, ...], rgb: Array) -> Array | None:
     coloured = tuple(term for term in terms if isinstance(term, ColourTerm | LightTerm))
-    if not coloured:
-        return None
-    return take(constant(senses.rgb, colour_table, coloured), packed_colours(senses.rgb, 6))
+    return take(constant(rgb, colour_table, coloured), packed_colours(rgb, 6)) if coloured else None
 
 
-def _moved(terms: tuple[Term, ...], senses: Senses) -> Array | None:
+def _moved(terms: tuple[Term, ...], motion: Array | None) -> Array | None:
     sides = {term.side for term in terms if isinstance(term, MotionTerm)}
     if not sides:
         return None
-    if senses.motion is None:
-        raise ValueError("the query has motion words, and the senses have no motion")
+    if motion is None:
+        raise ValueError("the query has motion words, and there is no motion")
     if len(sides) == 2:
-        return zeros(senses.rgb, senses.hw) + 1
-    return senses.motion if "moving" in sides else 1.0 - senses.motion
+        return namespace(motion).ones_like(motion)
+    return motion if "moving" in sides else 1.0 - motion
 
 
-def _read(query: TextQuery, senses: Senses) -> Array | None:
-    if not query.words:
-        return None
-    if senses.word_map is None:
-        raise ValueError("the query has words to read, and the senses have no word map")
-    return functools.reduce(namespace(senses.rgb).maximum, [senses.word_map(text) for text in query.words])
-
-
-def _placed(terms: tuple[Term, ...], senses: Senses) -> Array | None:
+def _placed(terms: tuple[Term, ...], rgb: Array, hw: tuple[int, int]) -> Array | None:
     sides = frozenset(term.side for term in terms if isinstance(term, PlaceTerm))
-    return constant(senses.rgb, _place_map, sides, senses.hw) if sides else None
+    return constant(rgb, _place_map, sides, hw) if sides else None
 
 
 @functools.lru_cache(maxsize=32)

@@ -10,7 +10,7 @@ import numpy as np
 from arr_stream.motion.carry import carry
 from arr_stream.relevance.kinds.base import QueryAnswer, QueryContext, QueryInput, QueryScorer, QueryTask
 from arr_stream.relevance.meaning import still_meant
-from arr_stream.relevance.membership import Senses, object_maps, text_relevance
+from arr_stream.relevance.membership import object_maps, text_relevance
 from arr_stream.relevance.query import TextQuery
 from arr_stream.relevance.words import word_mask
 from arr_stream.texture.arrays import Array, namespace, zeros
@@ -55,9 +55,9 @@ class TextTask:
         meaning = self._meant(context) if self.by_model else None
         objects = self._detected(context) if self.query.objects and not self.by_model else None
         named = None if objects is None else resized(objects[0], context.hw)
-        word_maps = dict(zip(self.query.words, self._read(context), strict=True))
-        senses = Senses(context.quarter, motion, word_maps.__getitem__, meaning, named)
-        computed = text_relevance(self.query, senses)
+        computed = text_relevance(
+            self.query, context.quarter, motion=motion, words=self._read(context), meaning=meaning, objects=named
+        )
         if objects is not None:
             moves = any(term.moves for term in self.query.objects)
             words = bool(self.query.words)
