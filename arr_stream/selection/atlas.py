@@ -7,7 +7,6 @@ divides the tokens of a choice of cells among regions in the same ways.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from arr_stream.keyframes.base import LazyClusters
 from arr_stream.selection.cascade import Regions, regions_of_cells
-from arr_stream.selection.division import divide, halved
+from arr_stream.selection.division import divide, split
 from arr_stream.selection.strategies import CANONICAL_EACH, QUOTAS, region_importance
 from arr_stream.types import BoolArray, Clusters, FloatArray, Grid, IntArray
 
@@ -149,11 +148,7 @@ class AtlasTokens:
 
 
 def lay_out(atlas: SemanticAtlas, quota: IntArray) -> AtlasTokens:
-    """Return tokens with their cells.
-
-    Each region's box is divided into an even grid of about sqrt(n) x sqrt(n) places, in the box's proportions and at
-    most n in number; places without any of its cells are dropped, and the fullest others are halved instead until there
-    are n.
+    """Return tokens with their cells: each region is halved, and its largest part again, until it has its number.
 
     Args:
         atlas: The regions.
@@ -167,31 +162,12 @@ def lay_out(atlas: SemanticAtlas, quota: IntArray) -> AtlasTokens:
     token_of_cell = np.full(atlas.regions.member.size, -1, np.int32)
     first = np.cumsum(quota) - quota
     for region in np.flatnonzero(quota).tolist():
-        for number, cells in enumerate(_places(atlas.cells[region], atlas.regions.hw[1], int(quota[region]))):
+        parts = [atlas.cells[region].tolist()]
+        split(parts, atlas.regions.hw[1], int(quota[region]))
+        for number, cells in enumerate(sorted(parts)):
             token_of_cell[cells] = first[region] + number
     of_token = np.repeat(np.arange(len(quota), dtype=np.int32), quota)
     return AtlasTokens(token_of_cell.reshape(atlas.regions.hw), of_token)
-
-
-def _places(cells: npt.NDArray[np.int64], columns: int, tokens: int) -> list[list[int]]:
-    """Return exactly `tokens` groups of a region's ascending flat cells, row by row."""
-    row, column = np.divmod(cells, columns)
-    row -= row[0]
-    column -= column.min()
-    height, width = int(row[-1]) + 1, int(column.max()) + 1
-    down = min(max(1, round((tokens * height / width) ** 0.5)), height, tokens)
-    across = min(tokens // down, width)
-    place = (row * down // height) * across + column * across // width
-    groups = [cells[place == number].tolist() for number in np.unique(place)]
-    fullest = [(-len(group), number) for number, group in enumerate(groups)]
-    heapq.heapify(fullest)
-    while len(groups) < tokens:
-        _, number = heapq.heappop(fullest)
-        groups[number], other = halved(groups[number], columns)
-        groups.append(other)
-        for changed in (number, len(groups) - 1):
-            heapq.heappush(fullest, (-len(groups[changed]), changed))
-    return sorted(groups)
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ def divide(cluster_of_cell: IntArray, importance: FloatArray, count: int, each: 
     cells = _cells_of_regions(cluster_of_cell)
     if len(cells) > count or min(len(own) for own in cells) < each:
         cells = _merge(cluster_of_cell, cells, importance, count, each)
-    _split(cells, shape[1], count, each)
+    split(cells, shape[1], count, each)
     while len(cells) < count:
         _gather(cells, shape[1], each)
     return _as_labels(cells, shape)
@@ -61,19 +61,19 @@ def _as_labels(cells: list[Cells], shape: tuple[int, ...]) -> IntArray:
     return labels
 
 
-def _split(cells: list[Cells], columns: int, count: int, each: int) -> None:
-    """Halve a region in place; its second half is appended to the list."""
+def split(cells: list[Cells], columns: int, count: int, each: int = 1) -> None:
+    """Halve the largest region in place, until there are `count`; each keeps at least `each` cells."""
     by_size = [(-len(own), region) for region, own in enumerate(cells)]
     heapq.heapify(by_size)
     while len(cells) < count and -by_size[0][0] >= 2 * each:
         _, region = heapq.heappop(by_size)
-        cells[region], other = halved(cells[region], columns)
+        cells[region], other = _halved(cells[region], columns)
         cells.append(other)
         for changed in (region, len(cells) - 1):
             heapq.heappush(by_size, (-len(cells[changed]), changed))
 
 
-def halved(cells: Cells, columns: int) -> tuple[Cells, Cells]:
+def _halved(cells: Cells, columns: int) -> tuple[Cells, Cells]:
     """Return two halves of a region, cut across its longer side; the second has the odd cell."""
     column = [cell % columns for cell in cells]
     tall = cells[-1] // columns - cells[0] // columns > max(column) - min(column)
