@@ -13,10 +13,9 @@ from __future__ import annotations
 import csv
 import math
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ from arr_stream.types import FloatArray
 COLUMNS = ("pts_seconds", "x", "y")
 MAX_SAMPLES = 10_000_000
 _HEADER_REMEDY = "the first line must name the columns pts_seconds, x and y, separated by commas"
-_ROW_REMEDY = "give seconds, and x and y in [0, 1]; leave out samples without a gaze, such as blinks"
+_ROW_REMEDY = "give seconds in order, and x and y in [0, 1]; leave out samples without a gaze, such as blinks"
 
 
 class GazeSource(Protocol):
@@ -77,18 +76,21 @@ def load_gaze(path: str | Path, *, max_samples: int = MAX_SAMPLES) -> GazeTrack:
     times, points = array("d"), array("f")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            for line, (seconds, x, y) in _samples(path, file):
-                if times and seconds < times[-1]:
-                    raise GazeUnreadable(
-                        f"{path}, line {line}: time goes back from {times[-1]:g} to {seconds:g} s",
-                        remedy="sort the rows by pts_seconds",
-                    )
-                if len(times) == max_samples:
+            rows = csv.reader(file, skipinitialspace=True)
+            header = [name.strip().lower() for name in next(rows, [])]
+            missing = [name for name in COLUMNS if name not in header]
+            if missing:
+                raise GazeUnreadable(f"{path}, line 1: no column {', '.join(missing)}", remedy=_HEADER_REMEDY)
+            for row in rows:
+                if not any(cell.strip() for cell in row):
+                    continue
+                fault = _take(row, [header.index(name) for name in COLUMNS], times, points)
+                if fault is not None:
+                    raise GazeUnreadable(f"{path}, line {rows.line_num}: {fault}", remedy=_ROW_REMEDY)
+                if len(times) > max_samples:
                     raise GazeUnreadable(
                         f"{path} has more than {max_samples} samples", remedy="reduce its sampling rate or cut the file"
                     )
-                times.append(seconds)
-                points.extend((x, y))
     except OSError as exc:
         raise GazeUnreadable(f"{path}: {exc.strerror or exc}", remedy="give a CSV file") from exc
     except (UnicodeDecodeError, csv.Error) as exc:
@@ -96,6 +98,23 @@ def load_gaze(path: str | Path, *, max_samples: int = MAX_SAMPLES) -> GazeTrack:
     if not times:
         raise GazeUnreadable(f"{path} holds no sample", remedy="give a row of pts_seconds,x,y for each sample")
     return GazeTrack(np.asarray(times, np.float64), np.asarray(points, np.float32).reshape(-1, 2))
+
+
+def _take(row: list[str], places: list[int], times: array[float], points: array[float]) -> str | None:
+    """Append a row's sample; return its fault if it has one."""
+    try:
+        seconds, x, y = (float(row[place]) for place in places)
+    except (ValueError, IndexError):
+        return f"{','.join(row)!r} is not three numbers"
+    if not math.isfinite(seconds):
+        return f"pts_seconds is {seconds:g}"
+    if not (0.0 <= x <= 1.0 and 0.0 <= y <= 1.0):
+        return f"({x:g}, {y:g}) is outside [0, 1]"
+    if times and seconds < times[-1]:
+        return f"time goes back from {times[-1]:g} to {seconds:g} s"
+    times.append(seconds)
+    points.extend((x, y))
+    return None
 
 
 def splat(points_xy: FloatArray, hw: tuple[int, int], sigma: float = 0.04) -> FloatArray:
@@ -118,30 +137,3 @@ def splat(points_xy: FloatArray, hw: tuple[int, int], sigma: float = 0.04) -> Fl
         window = bump[y0:y1, x0:x1]
         np.maximum(window, down[:, None] * across[None, :], out=window)
     return bump
-
-
-def _samples(path: Path, file: TextIO) -> Iterator[tuple[int, tuple[float, float, float]]]:
-    """Yield line number and values of each row that is not blank."""
-    rows = csv.reader(file, skipinitialspace=True)
-    header = [name.strip().lower() for name in next(rows, [])]
-    missing = [name for name in COLUMNS if name not in header]
-    if missing:
-        raise GazeUnreadable(f"{path}, line 1: no column {', '.join(missing)}", remedy=_HEADER_REMEDY)
-    places = [header.index(name) for name in COLUMNS]
-    for row in rows:
-        if any(cell.strip() for cell in row):
-            yield rows.line_num, _numbers(path, rows.line_num, row, places)
-
-
-def _numbers(path: Path, line: int, row: list[str], places: list[int]) -> tuple[float, float, float]:
-    try:
-        seconds, x, y = (float(row[place]) for place in places)
-    except (ValueError, IndexError) as exc:
-        raise GazeUnreadable(
-            f"{path}, line {line}: {','.join(row)!r} is not three numbers", remedy=_ROW_REMEDY
-        ) from exc
-    if not math.isfinite(seconds):
-        raise GazeUnreadable(f"{path}, line {line}: pts_seconds is {seconds:g}", remedy=_ROW_REMEDY)
-    if not (0.0 <= x <= 1.0 and 0.0 <= y <= 1.0):
-        raise GazeUnreadable(f"{path}, line {line}: ({x:g}, {y:g}) is outside [0, 1]", remedy=_ROW_REMEDY)
-    return seconds, x, y
