@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.selection.allocation import allocate_tokens
-from arr_stream.selection.atlas import AtlasTokens, SemanticAtlas, build_atlas, canonical
-from arr_stream.selection.division import divide
+from arr_stream.selection.atlas import AtlasTokens, SemanticAtlas, build_atlas, canonical, divide
 from arr_stream.selection.strategies import QUOTAS
 from arr_stream.types import Grid
 

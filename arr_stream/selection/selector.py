@@ -11,8 +11,8 @@ from arr_stream.relevance.cell_scores import SALIENCY, CellScores, most, without
 from arr_stream.relevance.query_scorers import QueryRelevance
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Change
 from arr_stream.selection.allocation import Allocation, allocate_tokens, with_finer
+from arr_stream.selection.atlas import divide
 from arr_stream.selection.cascade import Regions, regions_of_cells, score_cascaded
-from arr_stream.selection.division import divide
 from arr_stream.selection.spending import Offer
 from arr_stream.selection.strategies import CANONICAL_EACH, choose_by_region, choose_hybrid, region_importance
 from arr_stream.texture.array import Texture
