@@ -32,7 +32,7 @@ def tune(
     ] = None,
     ask: Annotated[
         list[str] | None,
-        typer.Option(help="Query for the object: nothing, region or words; repeatable (nothing and region)."),
+        typer.Option(help="Query for the object: nothing or region; repeatable (both)."),
     ] = None,
     hold_out: Annotated[
         list[str] | None, typer.Option(help="Held-out sequences: half, other-half, or names; repeatable.")
@@ -52,7 +52,7 @@ def tune(
     settings = cpu_settings("tune", preset, overrides).with_values(fixed)
     from arr_stream.evaluation.footage import load_footage
     from arr_stream.files import make_parent, prepare_output
-    from arr_stream.tuning.recording import checked_kinds
+    from arr_stream.tuning.recording import KINDS, checked_kinds
     from arr_stream.tuning.report import LEAST_HELD_OUT
     from arr_stream.tuning.tuner import TuneOptions, divide
     from arr_stream.tuning.tuner import tune as tune_weights
@@ -62,7 +62,7 @@ def tune(
         prepare_output(output, force)
     else:
         say("nothing will be written: --out names a file for the weights")
-    options = TuneOptions(checked_kinds(ask or ("nothing", "region")), tuple(hold_out or ("half",)), rounds)
+    options = TuneOptions(checked_kinds(ask or KINDS), tuple(hold_out or ("half",)), rounds)
     if output is not None:
         # A fit takes minutes: a missing folder must not lose its result.
         make_parent(output)

@@ -44,14 +44,12 @@ class Footage:
         source: Argument for `open_source`.
         frames: Reads all frames, in order.
         masks: Reads `[H, W]` of every frame, in order.
-        words: Name of the object; empty if it has none.
     """
 
     name: str
     source: Path
     frames: Callable[[], list[Frame]]
     masks: Callable[[], list[BoolArray]]
-    words: str = ""
 
 
 def load_footage(folder: Path) -> list[Footage]:
@@ -87,12 +85,12 @@ def truth_footage(path: Path) -> Footage:
     """Return a generated clip with the mask of its first object.
 
     Raises:
-        EvaluationDataError: The clip is not beside its truth, or the truth cannot be read.
+        EvaluationDataError: The clip is not beside its truth.
     """
     from arr_stream.evaluation.truth import load_truth
 
-    clip, words = _clip_of(path, ".truth.npz"), next(iter(load_truth(path).object_names), "")
-    return Footage(clip.stem, clip, lambda: _read_frames(clip), lambda: list(load_truth(path).masks(1)), words)
+    clip = _clip_of(path, ".truth.npz")
+    return Footage(clip.stem, clip, lambda: _read_frames(clip), lambda: list(load_truth(path).masks(1)))
 
 
 def boxed_footage(path: Path, source: Path) -> Footage:

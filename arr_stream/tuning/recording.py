@@ -20,18 +20,18 @@ from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.footage import Footage, check_visible, read_paired, tight_box
 from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.pipeline import Pipeline
-from arr_stream.relevance.query import Query, RegionQuery, parse_text
+from arr_stream.relevance.query import Query, RegionQuery
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Change, Sample
 from arr_stream.selection.frame_scores import change_of_cells
 from arr_stream.selection.selector import CellValues
 from arr_stream.stream import Models
 from arr_stream.texture.array import CELL_LEVEL, Texture
-from arr_stream.types import BoolArray, FloatArray, Frame
+from arr_stream.types import FloatArray, Frame
 
-Kind = Literal["nothing", "region", "words"]
-"""Query for the object: none, the box of its first mask, or its name."""
+Kind = Literal["nothing", "region"]
+"""Query for the object: none, or the box of its first mask."""
 
-KINDS: tuple[Kind, ...] = ("nothing", "region", "words")
+KINDS: tuple[Kind, ...] = ("nothing", "region")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +96,7 @@ def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:
     """
     for name in names:
         if name not in KINDS:
-            raise InvalidSetting(f"--ask {name!r}", remedy=f"write {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+            raise InvalidSetting(f"--ask {name!r}", remedy=f"write {' or '.join(KINDS)}")
     return tuple(kind for kind in KINDS if kind in names)
 
 
@@ -114,7 +114,8 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     """
     frames, masks = read_paired(footage)
     check_visible(footage, masks, boxed=kind == "region")
-    models, queries = Models.load(settings), _queries(footage, kind, masks[0])
+    models = Models.load(settings)
+    queries: list[Query] = [RegionQuery(tight_box(masks[0]))] if kind == "region" else []
     keyframes = InStepKeyframes(models.generator)
     pipeline = _RecordingPipeline(settings, keyframes, queries, encoder=models.encoder, pca=models.pca)
     scores: list[tuple[float, float, int]] = []
@@ -129,9 +130,3 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
             recorded.append(FrameTable(sample, float(sample.relevance.max()), share, int((patches.level <= 0).sum())))
     coverage, context, tokens = np.array(scores, np.float32).T
     return Run(footage, kind, coverage, context, tokens, tuple(recorded))
-
-
-def _queries(footage: Footage, kind: Kind, first: BoolArray) -> list[Query]:
-    if kind == "region":
-        return [RegionQuery(tight_box(first), 0.0)]
-    return [parse_text(footage.words)] if kind == "words" else []

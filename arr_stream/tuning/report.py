@@ -16,7 +16,7 @@ from arr_stream.tuning.recording import KINDS, Kind, Run
 LEAST_HELD_OUT = 3
 """Least number of sequences for a meaningful spread of their gains."""
 
-_ASKED: dict[Kind, str] = {"nothing": "nothing", "region": "first box", "words": "its name"}
+_ASKED: dict[Kind, str] = {"nothing": "nothing", "region": "first box"}
 
 
 @dataclass(frozen=True, slots=True)

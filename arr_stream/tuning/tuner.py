@@ -32,7 +32,7 @@ class TuneOptions:
         steps: Most steps of one fit.
     """
 
-    kinds: tuple[Kind, ...] = ("nothing", "region")
+    kinds: tuple[Kind, ...] = KINDS
     hold_out: tuple[str, ...] = ("half",)
     rounds: int = 3
     steps: int = STEPS
@@ -98,7 +98,7 @@ def tune(
     _check_truths(footage, options.kinds)
 
     def run_all(part: Sequence[Footage], weights: ScoringSettings, what: str, *, tables: bool = False) -> list[Run]:
-        wanted = [(each, kind) for each in part for kind in options.kinds if kind != "words" or each.words]
+        wanted = [(each, kind) for each in part for kind in options.kinds]
         runs = []
         for done, (each, kind) in enumerate(wanted):
             progress(f"{what}: {each.name}", done, len(wanted))
@@ -156,10 +156,6 @@ def _check_truths(footage: Sequence[Footage], kinds: Sequence[Kind]) -> None:
 
 
 def _check(runs: Sequence[Run]) -> None:
-    if not runs:
-        raise EvaluationDataError(
-            "no fitted sequence supports these kinds of query", remedy=f"--ask is one of {', '.join(KINDS)}"
-        )
     for each in runs:
         if any(not 0 < table.fine < len(table.share) for table in each.tables):
             raise InvalidSetting(
