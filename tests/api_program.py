@@ -1,6 +1,6 @@
-"""A program on top of the package: it uses all of the public interface, and says of what type everything is.
+"""Program that uses the whole public interface and asserts every type.
 
-mypy checks it against the installed package, where `Any` would not do; `python consumer.py CLIP` runs it.
+mypy checks it against the installed package; `python api_program.py CLIP` runs it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import arr_stream
 
 
 def cells_seen(source: Path, query: str) -> list[int]:
-    """Number of cells chosen on each frame."""
+    """Return the number of cells chosen on each frame."""
     settings = arr_stream.Settings.load("realtime", ["keyframes.text=none"])
     assert_type(settings, arr_stream.Settings)
     assert_type(settings.keyframes.interval, int)
@@ -33,12 +33,12 @@ def cells_seen(source: Path, query: str) -> list[int]:
 
 
 def frame_of(rgb: npt.NDArray[np.uint8]) -> arr_stream.Frame:
-    """A frame of a program's own."""
+    """Return a frame made by the program."""
     return arr_stream.Frame(index=0, pts_seconds=0.0, rgb=rgb)
 
 
 def main() -> int:
-    """Exit code of the package where it refuses."""
+    """Return the exit code of the package's error, if any."""
     try:
         counts = cells_seen(Path(sys.argv[1]), "red")
     except arr_stream.ArrStreamError as error:
