@@ -108,23 +108,9 @@ def test_progress_and_answers_for_programs_and_the_same_once_more(ask: Ask) -> N
     assert ask("--log=quiet") == (0, out, "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected", "said"),
-    [
-        (("--every", 1, "--watch"), 51, "choose one"),
-        (("--every", -1), 51, "above 0"),
-        (("--last", 0), 51, "above 0"),
-        (("--last", 1, "--start", 1), 51, "one or the other"),
-        (("--every", 0.1), 51, "vlm.fps"),
-        (("--set", "vlm.mode=telepathy"), 51, "vlm.mode"),
-        (("-o", "same.mp4", "--patches", "same.mp4"), 21, "named twice"),
-    ],
-)
-def test_wrong_options_end_with_one_line(
-    refused: Refused, clip: Path, tiny_qwen: Path, arguments: tuple[object, ...], expected: int, said: str
-) -> None:
+def test_questions_more_often_than_frames(refused: Refused, clip: Path, tiny_qwen: Path) -> None:
     model = ("--model", tiny_qwen, "--budget", 8, *QUICK)
-    refused(expected, said, "ask", clip, QUESTION, *model, "--log=quiet", *arguments)
+    refused(51, "vlm.fps", "ask", clip, QUESTION, *model, "--log=quiet", "--every", 0.1)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from arr_stream.records.json_lines import read_records
 from tests.conftest import Refused, Run, Start
 from tests.fault_helpers import no_room_to_speak
 from tests.live_servers import wait_for
-from tests.media import write_audio, write_images, write_video
+from tests.media import write_images, write_video
 from tests.scenes import moving_square
 
 FAST = ["--set", "keyframes.text=none", "--budget", "12"]
@@ -113,57 +113,6 @@ def test_the_source_is_never_overwritten(refused: Refused, clip: Path, tmp_path:
     assert source.read_bytes() == clip.read_bytes()
 
 
-def _put(folder: Path, name: str) -> Path:
-    """A source of which nothing can be made."""
-    path = folder / name
-    if name == "empty":
-        path.mkdir()
-    elif name == "sound.m4a":
-        write_audio(path)
-    elif name == "garbage.mp4":
-        path.write_bytes(b"\x00\x01nonsense" * 99)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("source", "arguments", "expected"),
-    [
-        ("missing.mp4", [], 10),
-        ("garbage.mp4", [], 11),
-        ("sound.m4a", [], 12),
-        ("empty", [], 14),
-        (None, ["--start", "99"], 18),
-        (None, ["--start=1e300"], 18),
-        (None, ["--start=-1"], 51),
-        (None, ["--start=nan"], 51),
-        (None, ["--end=inf"], 51),
-        (None, ["-o", f"{__file__}/out.mp4"], 21),
-        (None, ["--query", "  "], 30),
-        (None, ["--region", "900,10,20,20"], 31),
-        (None, ["--example", "missing.png"], 32),
-        (None, ["--gaze", "missing.csv"], 33),
-        (None, ["--budget", "0"], 40),
-        (None, ["--set", "selection.per_second=-5"], 51),
-        (None, ["--set", "keyframes.intervall=3"], 50),
-        (None, ["--set", "keyframes.interval=0"], 51),
-        (None, ["--region", "1,2,3"], 51),
-        (None, ["--region", "1,2,nan,4"], 51),
-        (None, ["--region", "missing.png@2"], 34),
-        (None, ["--set", "video.view=pachtes"], 51),
-        (None, ["--preset", "missing.toml"], 52),
-        (None, ["--nonsense"], 2),
-    ],
-)
-def test_bad_input_ends_with_one_line_and_its_own_code(
-    refused: Refused, clip: Path, tmp_path: Path, source: str | None, arguments: list[str], expected: int
-) -> None:
-    path = clip if source is None else _put(tmp_path, source)
-    before = {p for p in tmp_path.rglob("*") if p.is_file()}
-    output = [] if "-o" in arguments else ["-o", tmp_path / "out.mp4"]
-    refused(expected, "", "process", path, *output, "--patches", tmp_path / "out.jsonl", *FAST[:2], *arguments)
-    assert {p for p in tmp_path.rglob("*") if p.is_file()} == before
-
-
 def test_damage_in_mid_file_keeps_what_came_before(run: Run, clip: Path, tmp_path: Path) -> None:
     frames = [np.random.default_rng(i).integers(0, 255, (96, 128, 3), np.uint8) for i in range(30)]
     whole = tmp_path / "whole.mp4"
@@ -253,52 +202,6 @@ def test_a_name_with_a_dash_gets_the_hint(
     code, _, err = run("process", "-dash.mp4", *FAST)
     assert code == 2 and "write it after `--`" in " ".join(err.replace("│", "").split())
     assert run("process", "--log=quiet", *FAST, "--", "-dash.mp4")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected", "said"),
-    [
-        (("ask", "what?", "CLIP"), 51, 'the video comes first, then the question; arr-stream ask CLIP "what?"'),
-        (("process", "CLIP", "--preset", "fast"), 52, "fast: no such preset; give a TOML file, or one of "),
-        (("process", "CLIP", "--preset", "fast"), 52, "realtime"),
-        (("process", "CLIP", "--set", "video.view=heatmap"), 51, "did you mean relevance?"),
-        (("process", "CLIP", "--budget", "0.1"), 40, "for a share write 10%"),
-        (("ask", "CLIP", "what?", "--endpoint", "ftp://x"), 51, "--endpoint 'ftp://x': "),
-        (("ask", "CLIP", "what?", "--set", "vlm.endpoint=ftp://x"), 51, "vlm.endpoint='ftp://x': "),
-        (("ask", "CLIP", "what?", "--set", "vlm.device=tpu"), 51, "vlm.device="),
-        (("process", "LOOP.mp4"), 10, "LOOP.mp4: a broken symbolic link"),
-        (("process", "COVER.mp3"), 12, "COVER.mp3: no video, only a cover picture, audio"),
-    ],
-)
-def test_messages_name_what_was_typed(
-    refused: Refused,
-    clip: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    expected: int,
-    said: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("LOOP.mp4").symlink_to("LOOP.mp4")
-    _write_covered(Path("COVER.mp3"))
-    refused(expected, said.replace("CLIP", str(clip)), *(each.replace("CLIP", str(clip)) for each in arguments))
-
-
-def _write_covered(path: Path) -> None:
-    """An MP3 with a cover picture."""
-    with av.open(str(path), "w") as container:
-        sound = container.add_stream("mp3", rate=44100, layout="mono")
-        cover = container.add_stream("png")
-        assert isinstance(sound, av.AudioStream) and isinstance(cover, av.VideoStream)
-        cover.width = cover.height = 16
-        cover.pix_fmt = "rgb24"
-        cover.disposition = av.stream.Disposition.attached_pic
-        container.mux(cover.encode(av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")))
-        container.mux(cover.encode())
-        samples = av.AudioFrame.from_ndarray(np.zeros((1, 44100), np.float32), format="fltp", layout="mono")
-        samples.sample_rate = 44100
-        container.mux([*sound.encode(samples), *sound.encode()])
 
 
 def test_channels_and_settings_and_version(run: Run) -> None:

@@ -136,28 +136,3 @@ def test_a_port_in_use(refused: Refused) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         refused(72, f"port {port} is in use", "serve", "--port", port)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["--host", "192.0.2.1"], 72, "not an address of this machine"),
-        (["--host", "no such host"], 72, "not an address of this machine"),
-        (["--token", "short"], 51, "at least 8"),
-        (["--token", ""], 51, "--token is empty"),
-        (["--allow", "10.0.0.*"], 51, "--allow"),
-        (["--allow", "/no/such/folder"], 51, "--allow"),
-        (["--allow-host", "http://x"], 51, "--allow-host"),
-        (["--preset", "nothing"], 52, "surveillance"),
-        (["--set", "no.key=1"], 50, "no.key"),
-        (["--when", "relevance >"], 51, "relevance"),
-        (["--post", "ftp://a/b"], 51, "cannot be sent"),
-        (["--budget", "0"], 40, "budget '0'"),
-        (["a", "b", "--set", "live.max_streams=1"], 51, "live.max_streams=1"),
-        (["a", "a", "--set", "live.max_streams=1"], 51, "live.max_streams=1"),
-        (["--endpoint", "http://127.0.0.1:9/v1"], 51, "model"),
-        (["--port", "70000"], 2, "--port"),
-    ],
-)
-def test_what_is_wrong_is_said_at_once(refused: Refused, arguments: list[str], code: int, said: str) -> None:
-    refused(code, said, "serve", "--port", "0", *arguments)

@@ -48,24 +48,6 @@ def test_every_family_has_an_architecture_of_its_own(model: str, family: str, tm
     assert json.loads(flags(str(tmp_path))[1]["--hf-overrides"]) == architectures
 
 
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        ({"model_type": "qwen3_5_text"}, "model_type qwen3_5_text, no vision tower"),
-        ({"model_type": "qwen3_vl"}, "no vision tower"),
-        ({"model_type": "llava", "vision_config": {}}, "model_type llava; the plugin takes qwen3_vl, qwen3_vl_moe"),
-        ([], "not a model's configuration"),
-    ],
-)
-def test_what_the_plugin_cannot_take_is_one_line(refused: Refused, config: object, says: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    refused(64, says, "vllm-args", tmp_path)
-
-
-def test_a_folder_without_a_model_is_one_line(refused: Refused, tmp_path: Path) -> None:
-    refused(64, "no config.json", "vllm-args", tmp_path)
-
-
 def test_a_release_of_vllm_that_was_not_tried_is_one_line(
     refused: Refused, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
