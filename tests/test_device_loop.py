@@ -345,7 +345,7 @@ def frame(device):
         context = QueryContext(look.quarter, motion, figure, back, way, way, way, 0.5)
         relevance, _ = answer_queries(tasks, context, (GRID.rows, GRID.columns))
         planes = {**picture_channels(look, rgb, motion, GRID.texture_wh), 16: text, 36: Plane(36, moved.history)}
-        score_cells(planes, GRID.texture_wh, relevance.combined, figure, Settings().scoring, relevance.word_cells)
+        score_cells(planes, GRID.texture_wh, relevance, figure, None, Settings().scoring)
         with_selection(moved.history, figure)
     cell_difference(look.eighth_grey, look.eighth_grey)
 

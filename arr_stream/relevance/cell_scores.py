@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from arr_stream.relevance.scorers import SCORED_CHANNELS, Change, Sample, balanc
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.arrays import Array, as_float, namespace
 from arr_stream.texture.layout import CHANNEL_INDEX
-from arr_stream.types import FloatArray
 
 _OTHERS = 0.85
 """Share of its score that a cell loses where the detector finds another object with full certainty."""
@@ -37,58 +36,46 @@ class CellScores:
     gaze: Array
 
 
-def cell_table(planes: Mapping[int, Plane | LazyPlane], texture_wh: tuple[int, int]) -> Array:
+def cell_table(texture: Texture) -> Array:
     """Return `[cells, len(SCORED_CHANNELS)]`: the channels that scorers read, averaged over each cell."""
-    texture = Texture(texture_wh, dict(planes))
     return texture.cells(SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
+
+
+def cell_sample(
+    table: Array, relevance: QueryRelevance, figure: Array, change: Change | None, weights: ScoringSettings
+) -> tuple[Sample, Array | float]:
+    """Return all cells as scorers take them, and the best answer of any, to the question or to another claim.
+
+    Args:
+        table: As `cell_table` returns it.
+        relevance: To the queries.
+        figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
+        change: Evidence of change in the cells, or None.
+        weights: Of the scorers.
+    """
+    asked, moving = relevance.followed(figure, change).reshape(-1), figure.reshape(-1)
+    words = None if relevance.word_cells is None else as_float(relevance.word_cells).reshape(-1)
+    answered, moved = namespace(asked).maximum(asked, claim(Sample(table, asked), weights)).max(), moving.max()
+    if isinstance(asked, np.ndarray):
+        answered, moved = float(answered), float(moved)
+    return Sample(table, asked, moving, moved, words, change), answered
 
 
 def score_cells(
     planes: Mapping[int, Plane | LazyPlane],
     texture_wh: tuple[int, int],
-    relevance: Array,
+    relevance: QueryRelevance,
     figure: Array,
+    change: Change | None,
     weights: ScoringSettings,
-    word_cells: Array | None = None,
-    change: Change | None = None,
 ) -> CellScores:
-    """Score every cell.
-
-    Args:
-        planes: Planes that include `SCORED_CHANNELS`.
-        texture_wh: Size in texture pixels.
-        relevance: `[gh, gw]` in [0, 1].
-        figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
-        weights: Of the scorers.
-        word_cells: `[gh, gw]` bool, cells that are relevant for words; None for none.
-        change: Evidence of change in the cells, or None.
-    """
-    table = cell_table(planes, texture_wh)
-    words = None if word_cells is None else as_float(word_cells).reshape(-1)
-    asked, moving = relevance.reshape(-1), figure.reshape(-1)
-    answered, moved = frame_maxima(table, asked, moving, weights)
-    balance = balance_tensions(Sample(table, asked, moving, moved, words, change), answered, weights)
-    return CellScores(
-        balance.score, namespace(relevance).argmax(balance.by_scorer, 0), table[:, SALIENCY], table[:, GAZE]
-    )
+    """Score every cell; see `cell_sample`. `planes` include `SCORED_CHANNELS`."""
+    table = cell_table(Texture(texture_wh, dict(planes)))
+    balance = balance_tensions(*cell_sample(table, relevance, figure, change, weights), weights)
+    scorer = namespace(table).argmax(balance.by_scorer, 0)
+    return CellScores(without_others(balance.score, relevance), scorer, table[:, SALIENCY], table[:, GAZE])
 
 
-def without_others(scores: CellScores, relevance: QueryRelevance) -> CellScores:
-    """Return the scores, lowered where objects were detected that no query names."""
-    if relevance.others is None:
-        return scores
-    return replace(scores, score=scores.score * (1 - _OTHERS * relevance.others.reshape(-1)))
-
-
-def frame_maxima(
-    table: Array, relevance: Array, figure: Array | None, weights: ScoringSettings
-) -> tuple[float | Array, float | Array]:
-    """Return the best answer of any cell, to the question or to another claim, and the highest figure."""
-    asked = namespace(relevance).maximum(relevance, claim(Sample(table, relevance), weights))
-    if isinstance(asked, np.ndarray):
-        return most(asked), 0.0 if figure is None else most(figure)
-    return asked.max(), 0.0 if figure is None else figure.max()
-
-
-def most(values: FloatArray) -> float:
-    return float(values.max(initial=0.0))
+def without_others(score: Array, relevance: QueryRelevance) -> Array:
+    """Return scores `[cells]`, lowered where objects were detected that no query names."""
+    return score if relevance.others is None else score * (1 - _OTHERS * relevance.others.reshape(-1))

@@ -14,12 +14,13 @@ near-ties flicker from frame to frame otherwise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arr_stream.config import ScoringSettings
 from arr_stream.texture.arrays import Array, at_least, at_most, namespace
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pixels import averaged, middle_of
+from arr_stream.types import IntArray
 
 CHANNEL_NAMES = (
     "high_pass",
@@ -103,6 +104,17 @@ class Sample:
 
     def __getitem__(self, name: str) -> Array:
         return self.values[:, _COLUMN[name]]
+
+    def at(self, places: IntArray) -> Sample:
+        """Return some of the places."""
+        return replace(
+            self,
+            values=self.values[places],
+            relevance=self.relevance[places],
+            figure=None if self.figure is None else self.figure[places],
+            words=None if self.words is None else self.words[places],
+            change=None if self.change is None else replace(self.change, cells=self.change.cells[places]),
+        )
 
 
 def information(sample: Sample, weights: ScoringSettings) -> Array:

@@ -203,7 +203,7 @@ class CanonicalAtlas:
 def canonical(atlas: SemanticAtlas, *, regions: int = CANONICAL_REGIONS, each: int = CANONICAL_EACH) -> CanonicalAtlas:
     """Return `regions` regions of `each` tokens, for any number of clusters.
 
-    Too many regions are joined, too few are split, and none keeps fewer cells than tokens (`division.divide`). A grid
+    Too many regions are joined, too few are split, and none keeps fewer cells than tokens (`divide`). A grid
     of fewer than `regions * each` cells gives as many regions as can have `each` cells, and rows without a region.
     """
     even = atlas.divided(divide(atlas.member, atlas.importance, regions, each))

@@ -13,8 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import ScoringSettings
-from arr_stream.relevance.cell_scores import GAZE, SALIENCY, CellScores, frame_maxima
-from arr_stream.relevance.scorers import Change, Sample, balance_tensions
+from arr_stream.relevance.cell_scores import (
+    GAZE,
+    SALIENCY,
+    CellScores,
+    cell_sample,
+    cell_table,
+    without_others,
+)
+from arr_stream.relevance.query_scorers import QueryRelevance
+from arr_stream.relevance.scorers import Change, balance_tensions
+from arr_stream.texture.array import Texture
+from arr_stream.texture.arrays import to_numpy
+from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import SCORERS, BoolArray, FloatArray, IntArray
 
 CULL_EDGE_DISTANCE = 0.05
@@ -28,6 +39,8 @@ SAVING = 8
 
 EXPLORE_SHARE = 4
 """Divisor of the scored cells that are reserved for the best regions, even if more cells are relevant."""
+
+_EDGE_DISTANCE = CHANNEL_INDEX["edge_distance"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,66 +196,56 @@ class CascadeScores:
 
 
 def score_cascaded(
-    table: FloatArray,
-    relevance: FloatArray,
-    edge_distance: FloatArray,
+    texture: Texture,
     regions: Regions,
+    relevance: QueryRelevance,
+    figure: FloatArray,
+    change: Change | None,
     weights: ScoringSettings,
     *,
     tokens: int,
     skip: BoolArray | None = None,
-    figure: FloatArray | None = None,
-    words: FloatArray | None = None,
-    change: Change | None = None,
 ) -> CascadeScores:
-    """Scores of the regions, then of the cells that are worth it.
+    """Score the regions, then the cells that are worth it.
 
     Args:
-        table: `[cells, len(SCORED_CHANNELS)]`.
-        relevance, edge_distance: `[cells]`.
+        texture: The frame's channels.
         regions: The regions.
-        weights: Of the scorers.
+        relevance, figure, change, weights: See `cell_sample`.
         tokens: Cells to be chosen in the end.
-        skip: Cells, of any shape, that cannot be chosen.
-        figure, words, change: Of the cells, where it is known, as in `Sample`.
+        skip: `[gh, gw]`, cells that cannot be chosen.
     """
-    answered, moved = frame_maxima(table, relevance, figure, weights)
+    table = to_numpy(cell_table(texture))
+    all_cells, answered = cell_sample(table, relevance, figure, change, weights)
     # A region's means miss a small object inside it that matches the query.
-    of_regions = Sample(
-        mean_of_region(table, regions),
-        best_of_region(relevance, regions),
-        None if figure is None else best_of_region(figure, regions),
-        moved,
-        None if words is None else _led_by_words(relevance, words, regions),
-        None if change is None else replace(change, cells=best_of_region(change.cells, regions)),
+    best = best_of_region(all_cells.relevance, regions)
+    of_regions = replace(
+        all_cells,
+        values=mean_of_region(table, regions),
+        relevance=best,
+        figure=best_of_region(figure.ravel(), regions),
+        words=None
+        if all_cells.words is None
+        # 1 where the most relevant cell is relevant for words.
+        else (best_of_region(all_cells.relevance * all_cells.words, regions) == best).astype(np.float32),
+        change=None if change is None else replace(change, cells=best_of_region(change.cells, regions)),
     )
     region_score = balance_tensions(of_regions, answered, weights).score
     cells = candidates(
         regions,
         region_score,
-        relevance,
-        edge_distance,
+        all_cells.relevance,
+        to_numpy(texture.cells([_EDGE_DISTANCE])[0]).ravel(),
         tokens=tokens,
-        most=scored_most(len(relevance), len(regions.ids), tokens),
+        most=scored_most(len(table), len(regions.ids), tokens),
         skip=None if skip is None else skip.ravel(),
     )
-    moving, asked = (None if each is None else each[cells] for each in (figure, words))
-    changed = None if change is None else replace(change, cells=change.cells[cells])
-    of_cells = Sample(table[cells], relevance[cells], moving, moved, asked, changed)
-    balance = balance_tensions(of_cells, answered, weights)
+    balance = balance_tensions(all_cells.at(cells), answered, weights)
     score = (region_score * 0.5)[regions.member]
     score[cells] = balance.score
     scorer = np.full(len(score), SCORERS.index("coverage"), np.int32)
     scorer[cells] = balance.by_scorer.argmax(axis=0)
     looked_at = np.zeros(len(score), bool)
     looked_at[cells] = True
-    scores = CellScores(score, scorer, table[:, SALIENCY], table[:, GAZE])
+    scores = CellScores(without_others(score, relevance), scorer, table[:, SALIENCY], table[:, GAZE])
     return CascadeScores(scores, looked_at, min(len(score), len(cells) + len(regions.ids)))
-
-
-def _led_by_words(relevance: FloatArray, words: FloatArray, regions: Regions) -> FloatArray:
-    """Return, for each region, 1 where its most relevant cell is relevant for words, else 0."""
-    led: FloatArray = (best_of_region(relevance * words, regions) == best_of_region(relevance, regions)).astype(
-        np.float32
-    )
-    return led

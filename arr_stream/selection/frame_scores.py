@@ -9,7 +9,7 @@ from typing import Any
 from arr_stream.config import ScoringSettings
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.keyframe_results import carried_to_cells
-from arr_stream.relevance.cell_scores import score_cells, without_others
+from arr_stream.relevance.cell_scores import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.kinds.base import QueryContext, QueryTask
 from arr_stream.relevance.query_scorers import answer_queries
@@ -79,8 +79,7 @@ def score_frame(inputs: ScoringInputs) -> Generator[str, None, ScoredFrame]:
     change = change_of_cells(inputs.change, inputs.known, inputs.grid)
     scores = difference = small_text = None
     if inputs.planes is not None:
-        asked = relevance.followed(moving, change), moving, inputs.weights, relevance.word_cells, change
-        scores = without_others(score_cells(inputs.planes, inputs.grid.texture_wh, *asked), relevance)
+        scores = score_cells(inputs.planes, inputs.grid.texture_wh, relevance, moving, change, inputs.weights)
     if inputs.sent is not None:
         difference = cell_difference(inputs.eighth_grey, inputs.sent)
     if inputs.small_text is not None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from arr_stream.config import ScoringSettings, SelectionSettings
-from arr_stream.relevance.cell_scores import SALIENCY, CellScores, most, without_others
+from arr_stream.relevance.cell_scores import CellScores
 from arr_stream.relevance.query_scorers import QueryRelevance
-from arr_stream.relevance.scorers import SCORED_CHANNELS, Change
+from arr_stream.relevance.scorers import Change
 from arr_stream.selection.allocation import Allocation, allocate_tokens, with_finer
 from arr_stream.selection.atlas import divide
 from arr_stream.selection.cascade import Regions, regions_of_cells, score_cascaded
@@ -27,7 +27,6 @@ _FAINTEST_GAZE = 0.05
 _WANTED = 0.3
 """Share of a query's highest relevance from which it claims a cell."""
 _CLUSTER = CHANNEL_INDEX["cluster"]
-_EDGE_DISTANCE = CHANNEL_INDEX["edge_distance"]
 _WITH_LEVELS = ("topk", "hybrid")
 """Strategies that may use coarser levels of detail; the others give each region a fixed number of cells."""
 
@@ -100,29 +99,18 @@ def select_cells(
     allowed, cells_scored = eligible, grid.cells
     regions = None
     if scores is None:
-        table = to_numpy(texture.cells(SCORED_CHANNELS)).reshape(len(SCORED_CHANNELS), -1).T
-        saliency = table[:, SALIENCY]
+        saliency = to_numpy(texture.cells([CHANNEL_INDEX["saliency"]])[0]).ravel()
         regions = _regions(texture, settings, tokens, asked, saliency)
-        passed = score_cascaded(
-            table,
-            relevance.followed(values.figure, values.change).ravel(),
-            to_numpy(texture.cells([_EDGE_DISTANCE])[0]).ravel(),
-            regions,
-            weights,
-            tokens=tokens,
-            skip=skip,
-            figure=values.figure.ravel(),
-            words=None if relevance.word_cells is None else relevance.word_cells.ravel().astype(np.float32),
-            change=values.change,
-        )
-        scores, cells_scored = without_others(passed.scores, relevance), passed.count
+        evidence = relevance, values.figure, values.change
+        passed = score_cascaded(texture, regions, *evidence, weights, tokens=tokens, skip=skip)
+        scores, cells_scored = passed.scores, passed.count
         allowed = eligible & passed.looked_at.reshape(eligible.shape)
     else:
         saliency = scores.saliency
         if settings.strategy != "topk":
             regions = _regions(texture, settings, tokens, asked, saliency)
     score, for_query = share_among_queries(scores.score.reshape(allowed.shape), relevance, allowed, tokens)
-    gaze_share = _GAZE_SHARE / (1 + most(asked))
+    gaze_share = _GAZE_SHARE / (1 + float(asked.max()))
     score, for_gaze = share_with_gaze(score, scores.gaze.reshape(allowed.shape), allowed, gaze_share, tokens)
     coarse_most = int(settings.context_share * tokens)
     if offer is not None:
@@ -187,11 +175,8 @@ def share_with_gaze(
         share: Share of the tokens for a gaze point of this frame.
         tokens: Cells to choose.
     """
-    raised = np.zeros(allowed.shape, bool)
-    if not most(gaze):
-        return score, raised
-    gaze = gaze * allowed
-    count = min(round(share * tokens * min(1.0, 2 * most(gaze))), int((gaze > _FAINTEST_GAZE).sum()))
+    raised, gaze = np.zeros(allowed.shape, bool), gaze * allowed
+    count = min(round(share * tokens * min(1.0, 2 * float(gaze.max()))), int((gaze > _FAINTEST_GAZE).sum()))
     if count > 0:
         raised.flat[np.argsort(-gaze, axis=None, kind="stable")[:count]] = True
     return _above_the_others(score, raised, gaze, allowed, tokens), raised

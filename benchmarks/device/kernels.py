@@ -257,12 +257,11 @@ def _choosing(
         if len(queries) != 1:
             continue
         scorers = QueryScorers(queries)
-        _, keep = answer_queries(scorers.tasks(first), context, cells_hw)
+        relevance, keep = answer_queries(scorers.tasks(first), context, cells_hw)
         scorers.finish(keep, [None], first)
         tasks = scorers.tasks(second)
         answered = partial(answer_queries, tasks, context, cells_hw)
         yield Kernel(f"relevance to {kind}", answered, (tasks, look.quarter))
-    relevance = torch.rand(cells_hw, device=history.device)
     text = torch.zeros((1, grid.rows * 4, grid.columns * 4), device=history.device)
     planes: dict[int, Plane | LazyPlane] = {
         **picture_channels(look, rgb, motion, grid.texture_wh),
@@ -274,9 +273,9 @@ def _choosing(
     def scored() -> Any:
         # Planes keep their small levels: each run reads them anew.
         read = {first: _unread(plane) for first, plane in planes.items()}
-        return score_cells(read, grid.texture_wh, relevance, figure, settings.scoring)
+        return score_cells(read, grid.texture_wh, relevance, figure, None, settings.scoring)
 
-    yield Kernel("scores of all cells", scored, (planes[6], planes[9], text, history, relevance))
+    yield Kernel("scores of all cells", scored, (planes[6], planes[9], text, history, relevance.combined))
     grey = look.eighth_grey
     yield Kernel("change since sent", lambda: cell_difference(grey, grey), (grey, grey))
     kept = (history, figure)
