@@ -91,7 +91,7 @@ def test_tiers_show_every_region_while_tokens_last() -> None:
     labels = np.arange(20, dtype=np.int32).reshape(4, 5).repeat(2, axis=0).repeat(2, axis=1)
     score = np.random.default_rng(0).random(labels.shape, np.float32)
     regions = regions_of_cells(labels)
-    chosen = choose_by_region("tiers", score, regions, best_of_region(score.ravel(), regions), 25)
+    chosen = choose_by_region("tiers", score, regions, best_of_region(score.ravel(), regions), 25, score >= 0)
     assert len(set(labels[chosen.rows, chosen.columns].tolist())) == 20
 
 

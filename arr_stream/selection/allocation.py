@@ -44,16 +44,14 @@ class Allocation:
 
     @property
     def tokens(self) -> int:
-        """Cost in tokens."""
         return int(tokens_of(self.level).sum())
 
 
 def allocate_tokens(score: FloatArray, eligible: BoolArray, tokens: int, coarse_most: int) -> Allocation:
     """Choose the best fine cells, and coarse ones for the background where they are worth more than the last fine ones.
 
-    A coarse cell is worth an eighth of the scores that it shows, a fine one its own score. Starting
-    from fine cells alone, the least fine cell is exchanged for the best block as long as that gains. So a question
-    about a few cells leaves tokens for context, and a question that needs all tokens keeps them.
+    Starting from fine cells alone, the least fine cell is exchanged for the best block as long as that gains
+    (`COARSE_WORTH`), so a question about a few cells leaves tokens for context.
 
     Args:
         score: `[gh, gw]` in [0, 1].
@@ -115,8 +113,7 @@ def with_finer(chosen: Allocation, small_text: FloatArray, tokens: int, share: f
     Args:
         chosen: Cells, best first, of at most `tokens` tokens.
         small_text: `[gh, gw]` in [0, 1], share of each cell that small text covers.
-        tokens: The budget.
-        share: Largest share of it for finer cells.
+        tokens, share: The budget, and the largest share of it for finer cells.
     """
     fine = np.flatnonzero(chosen.level == 0).astype(np.int32)
     wanted, worth = _wanted(chosen, fine, small_text >= LEAST_SMALL_TEXT)

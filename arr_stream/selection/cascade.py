@@ -7,7 +7,7 @@ this saves places but no time, as scoring is cheap.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +62,7 @@ class Regions:
     @cached_property
     def _squared(self) -> npt.NDArray[np.float64]:
         """`[cells]` squared distance from the mean of the region's cells."""
-        y, x = _coordinates(self.hw)
+        y, x = np.divmod(np.arange(self.member.size), self.hw[1])
         mean_x = np.bincount(self.member, x) / self.sizes
         mean_y = np.bincount(self.member, y) / self.sizes
         squared: npt.NDArray[np.float64] = (x - mean_x[self.member]) ** 2 + (y - mean_y[self.member]) ** 2
@@ -94,13 +94,6 @@ def regions_of_cells(cluster_of_cell: IntArray) -> Regions:
     return Regions(hw, ids.astype(np.int32), member.astype(np.int32), counts[ids].astype(np.int32))
 
 
-@lru_cache(maxsize=8)
-def _coordinates(hw: tuple[int, int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return row and column of every cell, row by row."""
-    y, x = np.divmod(np.arange(hw[0] * hw[1]), hw[1])
-    return y, x
-
-
 def best_of_region(values: FloatArray, regions: Regions) -> FloatArray:
     """`[n]`: the highest value of any cell of each region."""
     best = np.full(len(regions.ids), -np.inf, np.float32)
@@ -116,11 +109,8 @@ def mean_of_region(values: FloatArray, regions: Regions) -> FloatArray:
 
 
 def scored_most(cells: int, regions: int, tokens: int) -> int:
-    """Return the most cells that may be scored one by one.
-
-    With the regions, that is an eighth of the grid; if fewer than the cells to choose, one and a half times those, so
-    that there is a choice.
-    """
+    """Return the most cells to score one by one: an eighth of the grid less the regions, or half as many again as the
+    tokens."""
     room = cells // SAVING - regions
     return room if room >= tokens else min(cells, tokens + tokens // 2)
 
@@ -135,12 +125,10 @@ def candidates(
     most: int,
     skip: BoolArray | None = None,
 ) -> IntArray:
-    """Return the cells worth scoring one by one.
+    """Return the cells worth scoring one by one, ascending: `tokens` to `most` if that many may be chosen.
 
-    Relevant cells come first, the most relevant ones if there are too many; a quarter of the room is left for regions.
-    Cells of the best region follow, then of the next, until the room is filled; of the last region, those nearest to
-    its centroid. Flat cells are left out. If fewer than `tokens` are found, the best regions give the rest, flat or
-    not.
+    The most relevant cells come first; a quarter of the room is left for regions. Cells of the best region follow, then
+    of the next, nearest to the centroid first. Flat cells are left out unless fewer than `tokens` are found.
 
     Args:
         regions: The regions.
@@ -149,9 +137,6 @@ def candidates(
         tokens: Cells to be chosen in the end.
         most: Most cells to score; at least `tokens`.
         skip: `[cells]`, cells that cannot be chosen anyway.
-
-    Returns:
-        Ascending cell indices, `tokens` to `most` of them if that many may be chosen.
     """
     allowed = np.ones(regions.member.size, bool) if skip is None else ~skip
     better = _rank(region_score)[regions.member]
@@ -174,7 +159,7 @@ def candidates(
 
 
 def _rank(score: FloatArray) -> IntArray:
-    """Return the rank of each in descending order, the best 0; ties keep their order."""
+    """Return the rank of each, the best 0."""
     rank = np.empty(len(score), np.int32)
     rank[np.argsort(-score, kind="stable")] = np.arange(len(score), dtype=np.int32)
     return rank

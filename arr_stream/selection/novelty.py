@@ -22,7 +22,7 @@ _NEVER = 127
 class SeenCells:
     """Reduced pictures of the cells at the time when they were last sent.
 
-    If the pictures are on a device, the caller requests their `cell_difference` to `sent` from it.
+    On a device, the caller requests `cell_difference` to `sent` from it.
 
     Args:
         grid: The cells.
@@ -37,7 +37,7 @@ class SeenCells:
         self._before = self._level, self.sent
 
     def forget(self) -> None:
-        """Forget all sent cells after a refresh: the model's context is rebuilt, so every cell is new again."""
+        """Forget all sent cells: the model's context is rebuilt, so every cell is new again."""
         self._level[:] = _NEVER
 
     def lose(self, cells: BoolArray) -> None:

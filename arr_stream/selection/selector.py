@@ -139,15 +139,9 @@ def share_among_queries(
 ) -> tuple[FloatArray, BoolArray]:
     """Raise scores `[gh, gw]` so that each of several queries gets cells; return them and the raised cells.
 
-    The tokens are divided equally among the queries that find something. Each raises that many cells, by its relevance,
-    among those where no other query is more relevant. Otherwise a large object with high relevance to one query would
-    take the tokens of a small one with lower relevance to another.
-
-    Args:
-        score: `[gh, gw]` in [0, 1].
-        relevance: Of the cells to the queries.
-        allowed: `[gh, gw]`, cells that may be chosen.
-        tokens: Cells to choose.
+    The queries that find something share the tokens equally, each among the cells where no other query is more
+    relevant. Otherwise a large object of one query would take the tokens of a small one of another. Only `allowed`
+    cells, `[gh, gw]`, are raised.
     """
     raised, strength = np.zeros(allowed.shape, bool), np.zeros_like(score)
     finding = np.flatnonzero(relevance.best >= _FAINTEST_ANSWER)
@@ -166,14 +160,8 @@ def share_with_gaze(
 ) -> tuple[FloatArray, BoolArray]:
     """Raise scores `[gh, gw]` so that a share of the tokens goes to the gaze point; return them and the raised cells.
 
-    The share fades once the gaze has faded to half its strength; the raised scores fall with the distance from the
-    gaze.
-
-    Args:
-        score, gaze: `[gh, gw]` in [0, 1].
-        allowed: `[gh, gw]`, cells that may be chosen.
-        share: Share of the tokens for a gaze point of this frame.
-        tokens: Cells to choose.
+    `share` is that of a gaze point of this frame; it fades once the gaze has faded to half its strength. The raised
+    scores fall with the distance from the gaze. Only `allowed` cells, `[gh, gw]`, are raised.
     """
     raised, gaze = np.zeros(allowed.shape, bool), gaze * allowed
     count = min(round(share * tokens * min(1.0, 2 * float(gaze.max()))), int((gaze > _FAINTEST_GAZE).sum()))
@@ -189,11 +177,7 @@ def _above_the_others(
     allowed: BoolArray,
     tokens: int,
 ) -> FloatArray:
-    """Return scores `[gh, gw]` with the `raised` cells above the best other cell that gets no token.
-
-    Args:
-        strength: `[gh, gw]` in [0, 1], the order among those raised.
-    """
+    """Return scores with the `raised` cells, in the order of `strength`, above the best other cell without a token."""
     count = int(raised.sum())
     if not count:
         return score

@@ -41,29 +41,15 @@ def region_importance(regions: Regions, relevance: FloatArray, saliency: FloatAr
 
 
 def proportional_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
-    """Divide tokens by importance times size, at most a region's number of cells; remainders by largest remainder.
+    """Divide tokens by importance (`[n]`, at least 0) times size (`[n]` cells of each region).
 
-    Args:
-        sizes: `[n]` cells of each region.
-        importance: `[n]`, at least 0.
-        tokens: Budget.
-
-    Returns:
-        `[n]`, in sum the budget, or the number of cells if that is smaller.
+    Like the other quotas, it is at most a region's size, and in sum the budget, or the number of cells if smaller.
     """
     return share_out(np.maximum(importance, 1e-9) * sizes, sizes, tokens)
 
 
 def fixed_quota(sizes: IntArray, importance: FloatArray, tokens: int, each: int = CANONICAL_EACH) -> IntArray:
-    """Give each region the same number of tokens (or all its cells if fewer), most important first while they last.
-
-    Args:
-        sizes, importance, tokens: As above.
-        each: Tokens of each region.
-
-    Returns:
-        `[n]`, in sum at most the budget.
-    """
+    """Give each region `each` tokens (or all its cells if fewer), most important first while they last."""
     order = np.argsort(-importance, kind="stable")
     wanted = np.minimum(each, sizes[order])
     quota = np.zeros(len(sizes), np.int32)
@@ -72,21 +58,13 @@ def fixed_quota(sizes: IntArray, importance: FloatArray, tokens: int, each: int 
 
 
 def canonical_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
-    """Give three tokens to each region, most important first; divide the rest by importance times size.
-
-    Returns:
-        `[n]`, in sum the budget, or the number of cells if that is smaller.
-    """
+    """Give three tokens to each region, most important first; divide the rest by importance times size."""
     quota = fixed_quota(sizes, importance, tokens)
     return quota + proportional_quota(sizes - quota, importance, tokens - int(quota.sum()))
 
 
 def tiers_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
-    """Give 15, 5 or 1 tokens by rank of importance, scaled to the budget; every region gets one while tokens last.
-
-    Returns:
-        `[n]`, in sum the budget, or the number of cells if that is smaller.
-    """
+    """Give 15, 5 or 1 tokens by rank of importance, scaled to the budget; every region gets one while tokens last."""
     order = np.argsort(-importance, kind="stable")
     rank = np.empty(len(order))
     rank[order] = (np.arange(len(order)) + 1) / len(order)
@@ -125,7 +103,7 @@ def choose_by_region(
     regions: Regions,
     importance: FloatArray,
     tokens: int,
-    eligible: BoolArray | None = None,
+    eligible: BoolArray,
 ) -> Allocation:
     """Choose the best cells of each region up to its quota.
 
@@ -135,11 +113,9 @@ def choose_by_region(
         regions: The frame's regions.
         importance: `[n]` of each region, at least 0.
         tokens: Cells to choose; fewer are returned only if fewer are eligible.
-        eligible: `[gh, gw]`, which cells may be chosen; all by default.
+        eligible: `[gh, gw]`, which cells may be chosen.
     """
-    sizes = regions.sizes
-    if eligible is not None:
-        sizes = np.bincount(regions.member[eligible.ravel()], minlength=len(sizes)).astype(np.int32)
+    sizes = np.bincount(regions.member[eligible.ravel()], minlength=len(regions.sizes)).astype(np.int32)
     quota = QUOTAS[strategy](sizes, importance, tokens)
     return _allocated(score, _best_of_each(score, regions, quota, eligible))
 
@@ -178,10 +154,10 @@ def choose_hybrid(
     return Allocation(*(values[best_first] for values in both))
 
 
-def _best_of_each(score: FloatArray, regions: Regions, quota: IntArray, eligible: BoolArray | None) -> IntArray:
+def _best_of_each(score: FloatArray, regions: Regions, quota: IntArray, eligible: BoolArray) -> IntArray:
     """Return flat cells, the best `quota` of each region, in no particular order."""
     flat = score.ravel()
-    cells = np.arange(flat.size) if eligible is None else np.flatnonzero(eligible.ravel())
+    cells = np.flatnonzero(eligible.ravel())
     member = regions.member[cells]
     order = np.lexsort((-flat[cells], member))
     sizes = np.bincount(member, minlength=len(quota))
