@@ -119,13 +119,8 @@ def learn(gram: Array, moment: Array, seen: Array, moves: Array) -> tuple[Array,
     """
     gram = LIKENESS_MEMORY * gram + seen.T @ seen
     moment = LIKENESS_MEMORY * moment + seen.T @ moves
-    system = gram + constant(gram, _identity, len(gram)) * (RIDGE * gram.diagonal().mean())
+    system = gram + constant(gram, np.identity, len(gram), np.float32) * (RIDGE * gram.diagonal().mean())
     return gram, moment, (seen @ solved(system, moment[:, None]))[:, 0]
-
-
-@lru_cache(maxsize=4)
-def _identity(size: int) -> FloatArray:
-    return np.eye(size, dtype=np.float32)
 
 
 @lru_cache(maxsize=8)

@@ -169,12 +169,7 @@ class _Shown:
 
     @property
     def label(self) -> str:
-        """Short text for records and overlays."""
         raise NotImplementedError
-
-    @property
-    def needs_motion(self) -> bool:
-        return False
 
     @property
     def shown_label(self) -> str:

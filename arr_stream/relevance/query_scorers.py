@@ -59,11 +59,8 @@ class QueryRelevance:
         """Return `[gh, gw]` in [0, 1]: how far the selection follows the queries in each cell.
 
         A detector misses objects and reports false ones, so the selection follows it only in part. If anything moves,
-        moving objects come first, and a moving thing may be an object that the detector missed.
-
-        Args:
-            figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
-            change: Evidence of change; with a known background it separates an object from the rest of its box.
+        moving objects come first, and a moving thing may be an object that the detector missed. With a known
+        background, `change` separates an object from the rest of its box.
         """
         asked = self.combined
         if any(self.half_understood):
@@ -157,7 +154,6 @@ class QueryScorers:
             self._scored.append(kept or _ScoredQuery(query, by_model, _scorer(query.detected(labels), by_model)))
 
     def tasks(self, inputs: QueryInput) -> tuple[QueryTask, ...]:
-        """Return the tasks of this frame."""
         return tuple(each.scorer.prepare(inputs) for each in self._scored)
 
     @property

@@ -13,7 +13,6 @@ from functools import cached_property
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.keyframes.base import LazyClusters
 from arr_stream.selection.cascade import Regions, regions_of_cells
@@ -51,23 +50,12 @@ class SemanticAtlas:
         """`[gh, gw]` region of every cell, 0 to `count - 1`."""
         return self.regions.member.reshape(self.regions.hw)
 
-    @cached_property
-    def cells(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """Flat cells of each region, ascending."""
-        order = np.argsort(self.regions.member, kind="stable")
-        return tuple(np.split(order, np.cumsum(self.regions.sizes)[:-1]))
-
     def divided(self, labels: IntArray) -> SemanticAtlas:
         """Return the atlas of the same frame with other regions, `[gh, gw]`."""
         return _atlas(labels, self.relevance, self.saliency)
 
     def tokens(self, allocation: str, tokens: int) -> AtlasTokens:
-        """Return pooled tokens, in number the budget or the cells if fewer.
-
-        Args:
-            allocation: How regions share them: `proportional`, `canonical` or `tiers`, see `selection.strategies`.
-            tokens: Budget.
-        """
+        """Return pooled tokens, in number the budget or the cells if fewer; `allocation` is a key of `QUOTAS`."""
         return lay_out(self, QUOTAS[allocation](self.regions.sizes, self.importance, tokens))
 
 
@@ -164,9 +152,9 @@ def lay_out(atlas: SemanticAtlas, quota: IntArray) -> AtlasTokens:
     if (quota > atlas.regions.sizes).any():
         raise ValueError("a region cannot have more tokens than cells")
     token_of_cell = np.full(atlas.regions.member.size, -1, np.int32)
-    first = np.cumsum(quota) - quota
+    first, cells_of = np.cumsum(quota) - quota, _cells_of_regions(atlas.member)
     for region in np.flatnonzero(quota).tolist():
-        parts = [atlas.cells[region].tolist()]
+        parts = [cells_of[region]]
         split(parts, atlas.regions.hw[1], int(quota[region]))
         for number, cells in enumerate(sorted(parts)):
             token_of_cell[cells] = first[region] + number

@@ -99,7 +99,6 @@ class QueryContext:
 
     @property
     def hw(self) -> tuple[int, int]:
-        """`(h, w)` of relevance maps."""
         hw: tuple[int, int] = picture_hw(self.quarter)
         return hw
 

@@ -106,10 +106,6 @@ class TextScorer(QueryScorer):
     Relevance by the lexicon is computed on every frame, which costs less than carrying it; regions of words are
     carried. Relevance by a model is computed on keyframes and carried between them; places, motion and quoted words
     narrow it on every frame.
-
-    Args:
-        query: The text.
-        by_model: A model scores the query.
     """
 
     def __init__(self, query: TextQuery, by_model: bool = False) -> None:
