@@ -30,7 +30,7 @@ from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason
 from arr_stream.patch_set import PatchSet
 from arr_stream.relevance.figure import Figure
 from arr_stream.relevance.gaze import GazeSource, splat
-from arr_stream.relevance.kinds.base import QueryInput
+from arr_stream.relevance.kinds.base import QueryContext, QueryInput
 from arr_stream.relevance.meaning import Meanings, renew_meanings, with_semantic_saliency
 from arr_stream.relevance.membership import is_named
 from arr_stream.relevance.query import Query, TextQuery, resized_queries
@@ -548,16 +548,18 @@ class Pipeline:
         compared = selection.novelty != "off" or bool(selection.per_second)
         return query_inputs, ScoringInputs(
             figure=state.figure,
-            quarter=features.quarter,
+            context=QueryContext(
+                quarter=features.quarter,
+                eighth_motion=motion,
+                flow=flow,
+                text_flow=cache.keyframes.flow_to("text"),
+                embedding_flow=cache.keyframes.flow_to("embedding"),
+                object_flow=cache.keyframes.flow_to("objects"),
+                trust=settings.relevance.trust,
+            ),
             eighth=features.eighth,
             eighth_grey=features.eighth_grey,
             detail=features.high_pass,
-            motion=motion,
-            flow=flow,
-            text_flow=cache.keyframes.flow_to("text"),
-            embedding_flow=cache.keyframes.flow_to("embedding"),
-            object_flow=cache.keyframes.flow_to("objects"),
-            trust=settings.relevance.trust,
             tasks=state.scorers.tasks(query_inputs),
             planes=scored if selection.cascade == "off" else None,
             weights=settings.scoring,

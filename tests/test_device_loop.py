@@ -342,7 +342,7 @@ def frame(device):
     )
     written = torch.zeros((1, *EIGHTH), device=device)
     for text, back in ((CarriedPlane(16, written, way, outside=0.0), flow), (Plane(16, written), None)):
-        context = QueryContext(look.quarter, motion, figure, back, way, way, way, 0.5)
+        context = QueryContext(look.quarter, motion, back, way, way, way, 0.5, figure)
         relevance, _ = answer_queries(tasks, context, (GRID.rows, GRID.columns))
         planes = {**picture_channels(look, rgb, motion, GRID.texture_wh), 16: text, 36: Plane(36, moved.history)}
         score_cells(planes, GRID.texture_wh, relevance, figure, None, Settings().scoring)

@@ -76,7 +76,7 @@ class MeasuredSpace(SemanticSpace):
         """
         self._check(embedding)
         self._rows()
-        return self._calibrated(product(self._queries, self._centred(embedding)))
+        return self._null.relevance(product(self._queries, self._centred(embedding)))
 
 
 SHOWN = tuple(range(12))

@@ -159,7 +159,7 @@ class SemanticSpace:
         Raises:
             ValueError: No keyframe yet.
         """
-        return self._calibrated(np.einsum("qc,c...->q...", self._coordinates, channels))
+        return self._null.relevance(np.einsum("qc,c...->q...", self._coordinates, channels))
 
     def _rows(self) -> Projection:
         if self._projection is None:
@@ -197,9 +197,6 @@ class SemanticSpace:
         if last is None or last[0] is not embedding or last[1] is not self._pca.mean:
             self._last = last = (embedding, self._pca.mean, centred(embedding.values, self._pca.mean))
         return last[2]
-
-    def _calibrated(self, products: FloatArray) -> FloatArray:
-        return calibrated(self._null.deviations(products))
 
     def _check(self, embedding: Embedding) -> None:
         expected = self._encoder.space, len(self._text_mean)
@@ -248,8 +245,8 @@ class Null:
         self._mean += step * products.size / count
         self.count = count
 
-    def deviations(self, products: FloatArray) -> FloatArray:
-        """Return how many standard deviations products exceed the mean.
+    def relevance(self, products: FloatArray) -> FloatArray:
+        """Return relevance in (0, 1) from how many standard deviations products exceed the mean.
 
         Raises:
             ValueError: No scores were added yet.
@@ -257,12 +254,8 @@ class Null:
         if self.count == 0:
             raise ValueError("no keyframe was learned yet")
         deviation = max(self._least, float(np.sqrt(self._squares / self.count)))
-        return np.asarray((products - np.float32(self._mean)) / np.float32(deviation), np.float32)
-
-
-def calibrated(deviations: FloatArray) -> FloatArray:
-    """Return relevance in (0, 1) of a query from its deviations above the generic texts."""
-    return np.asarray(1.0 / (1.0 + np.exp((Z_HALF - deviations) / Z_WIDTH)), np.float32)
+        deviations = np.asarray((products - np.float32(self._mean)) / np.float32(deviation), np.float32)
+        return np.asarray(1.0 / (1.0 + np.exp((Z_HALF - deviations) / Z_WIDTH)), np.float32)
 
 
 def mostly_latin(text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from arr_stream.config import ScoringSettings
@@ -23,9 +23,10 @@ from arr_stream.types import Grid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoringInputs:
-    """Inputs of the scores of a frame's cells; `see_figure` and `QueryContext` document most of them.
+    """Inputs of the scores of a frame's cells; see also `see_figure`.
 
     Args:
+        context: Inputs of the queries' tasks, without the figure.
         planes: Inputs of the scores; None if regions are scored first.
         weights: Of the scorers.
         known, change: See `Background` and `motion_evidence`; `change` is `[H/8, W/8]`.
@@ -34,16 +35,10 @@ class ScoringInputs:
     """
 
     figure: Figure
-    quarter: Array
+    context: QueryContext
     eighth: Array
     eighth_grey: Array
     detail: Array
-    motion: Array
-    flow: Flow | None
-    text_flow: Flow | None
-    embedding_flow: Flow | None
-    object_flow: Flow | None
-    trust: float
     tasks: tuple[QueryTask, ...]
     planes: Mapping[int, Plane | LazyPlane] | None
     weights: ScoringSettings
@@ -70,10 +65,10 @@ def change_of_cells(change: Array, known: Array, grid: Grid) -> Change:
 
 def score_frame(inputs: ScoringInputs) -> Generator[str, None, ScoredFrame]:
     """Compute motion, the answers to the queries and the scores of each cell."""
-    figure, moving = see_figure(inputs.figure, inputs.eighth, inputs.detail, inputs.motion, inputs.flow)
+    context = inputs.context
+    figure, moving = see_figure(inputs.figure, inputs.eighth, inputs.detail, context.eighth_motion, context.flow)
     yield "figure"
-    flows = inputs.text_flow, inputs.embedding_flow, inputs.object_flow
-    context = QueryContext(inputs.quarter, inputs.motion, moving, inputs.flow, *flows, inputs.trust)
+    context = replace(context, figure=moving)
     relevance, states = answer_queries(inputs.tasks, context, (inputs.grid.rows, inputs.grid.columns))
     yield "relevance"
     change = change_of_cells(inputs.change, inputs.known, inputs.grid)

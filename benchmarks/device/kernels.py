@@ -250,7 +250,7 @@ def _choosing(
     cells_hw, there = (grid.rows, grid.columns), TorchDevice(str(history.device), graphs=False)
     motion = motion_between(flow, visible_structure(look.eighth_grey))
     figure = torch.rand(cells_hw, device=history.device)
-    context = QueryContext(look.quarter, motion, figure, flow, flow, flow, flow, settings.relevance.trust)
+    context = QueryContext(look.quarter, motion, flow, flow, flow, flow, settings.relevance.trust, figure)
     keyframes = TemporalCache(grid, there.put).keyframes
     first, second = (QueryInput(frame, grid, keyframes, {}, there.put, there.put_region) for frame in frames)
     for kind, queries in usual_queries(frames[0]).items():

@@ -82,20 +82,20 @@ class QueryContext:
     Args:
         quarter: The picture at that size.
         eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel.
-        figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
         flow: To the frame before; None on the first frame and after a cut.
         text_flow, embedding_flow, object_flow: Flow back to the keyframes of text, embedding and objects, or None.
         trust: Confidence of the flow at which a model's results have full weight.
+        figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object; None before it is computed.
     """
 
     quarter: Array
     eighth_motion: Array
-    figure: Array
     flow: Flow | None
     text_flow: Flow | None
     embedding_flow: Flow | None
     object_flow: Flow | None
     trust: float
+    figure: Array = None
 
     @property
     def hw(self) -> tuple[int, int]:
