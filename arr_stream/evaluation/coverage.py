@@ -16,13 +16,12 @@ from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.footage import Footage, check_mask, check_visible, tight_box
 from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.patch_set import PatchSet
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import BoolArray, FloatArray, Grid, IntArray
 
 OpenPatches = Callable[[Footage, tuple[float, float, float, float], int | str], Iterable[PatchSet]]
 """Function from a sequence, a region and a budget to the patch set of every frame."""
 
-METHODS = ("arr-stream", "first box held still", "centre", "oracle")
+METHODS = ("arr-stream", "oracle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def evaluate_coverage(
     open_patches: OpenPatches,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CoverageReport:
-    """Score region queries on every sequence, beside simple baselines.
+    """Score region queries on every sequence, beside the best possible choice.
 
     Args:
         sequences: Footage with masks.
@@ -121,15 +120,7 @@ def _score_sequence(
         check_mask(footage, index, mask, grid.size_wh)
         if index == 0 or not mask.any():
             continue
-        tokens_each = budget_tokens(str(budget), grid.cells)
-        chosen = {
-            "arr-stream": patches.cells_xyxy,
-            "first box held still": _nearest(grid, region, tokens_each),
-            "centre": _nearest(grid, (0.0, 0.0, float(grid.size_wh[0]), float(grid.size_wh[1])), tokens_each),
-        }
-        for method, cells_xyxy in chosen.items():
-            tokens = patches.tokens if method == "arr-stream" else len(cells_xyxy)
-            scores[method].append((*score_cells(mask, cells_xyxy, grid.cell_px), tokens))
+        scores["arr-stream"].append((*score_cells(mask, patches.cells_xyxy, grid.cell_px), patches.tokens))
         scores["oracle"].append((oracle(mask, (grid.rows, grid.columns), patches.tokens), 0.0, patches.tokens))
     return [
         CoverageRow(method, footage.name, budget, *np.mean(values, axis=0).tolist())
@@ -184,13 +175,3 @@ def pixels_by_cell(mask: BoolArray, grid_hw: tuple[int, int]) -> IntArray:
 def object_shares(mask: BoolArray, grid: Grid) -> FloatArray:
     """Return the share of a mask's pixels in each cell, `[gh, gw]`; zeros for an empty mask."""
     return np.asarray(pixels_by_cell(mask, (grid.rows, grid.columns)) / max(1, int(mask.sum())), np.float32)
-
-
-def _nearest(grid: Grid, box_xywh: tuple[float, float, float, float], tokens: int) -> FloatArray:
-    """Return the cells nearest to a box's centre, each direction measured in sides of the box."""
-    x, y, w, h = box_xywh
-    rows, columns = np.divmod(np.arange(grid.cells, dtype=np.int32), np.int32(grid.columns))
-    cells = grid.cells_xyxy(rows, columns, np.ones_like(rows))
-    middle = (cells[:, :2] + cells[:, 2:]) / 2
-    distance = np.hypot((middle[:, 0] - x - w / 2) / w, (middle[:, 1] - y - h / 2) / h)
-    return cells[np.argsort(distance, kind="stable")[:tokens]]
