@@ -129,23 +129,6 @@ def test_queries_longer_than_anybody_would_write() -> None:
         parse_text("red " * 10_000)
 
 
-@pytest.mark.parametrize("change", [{"name": {}}, {"sha256": 5}, {"size_bytes": True}, {"size_bytes": "4"}])
-def test_notes_beside_weights_that_are_none(tmp_path: Path, change: dict[str, object]) -> None:
-    from arr_stream.weights.places import NOTE_FILE, noted, read_note
-
-    note = {
-        "name": "N:x", "file_name": "w.pt", "origin": "https://huggingface.co/a/b", "size_bytes": 4,
-        "sha256": "0" * 64, "hash_source": "hub", "date": "2025-01-01",
-    }  # fmt: skip
-    place = tmp_path / "x"
-    place.mkdir()
-    (place / NOTE_FILE).write_text(json.dumps(note))
-    assert read_note(place / "w.pt") is not None and len(noted(tmp_path)) == 1
-    for text in (json.dumps(note | change), DEEP):
-        (place / NOTE_FILE).write_text(text)
-        assert read_note(place / "w.pt") is None and noted(tmp_path) == []
-
-
 @pytest.mark.parametrize("change", [{"mean": [[1], 2, 3]}, {"mean": [1, 2]}, {"std": [0.5, 0.5, 0]}, {"std": "abc"}])
 def test_a_clip_folder_with_odd_statistics(tmp_path: Path, change: dict[str, object]) -> None:
     pytest.importorskip("open_clip")

@@ -13,7 +13,7 @@ import pytest
 import arr_stream
 from arr_stream.config import Settings
 from arr_stream.records.json_lines import read_records
-from arr_stream.weights import tiny_clip_folder
+from arr_stream.weights import shipped_folder
 from benchmarks.scenes.shapes import moving_scene
 from tests.conftest import Run
 from tests.media import write_video
@@ -37,7 +37,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A copy of the tiny encoder, to be spoilt."""
-    return Path(shutil.copytree(tiny_clip_folder(), tmp_path / "model"))
+    return Path(shutil.copytree(shipped_folder("tiny"), tmp_path / "model"))
 
 
 def test_a_query_in_plain_words_finds_its_thing_and_the_record_says_by_what(

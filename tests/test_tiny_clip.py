@@ -27,7 +27,7 @@ from arr_stream.types import Frame, Grid
 from benchmarks.localisation import LocalisationRow, evaluate_localisation
 from benchmarks.scenes.shapes import make_scene
 
-FOLDER = weights.tiny_clip_folder()
+FOLDER = weights.shipped_folder("tiny")
 """Share of 24 pictures whose own caption comes first; chance is 0.04."""
 
 """AUC of shape words against cells of other things; 0.5 is chance."""

@@ -12,12 +12,12 @@ import typer
 
 from arr_stream.cli.console import err, out, print_line, say
 from arr_stream.cli.measuring import Json
-from arr_stream.errors import BackendUnavailable, WeightsInvalid
+from arr_stream.errors import ArrStreamError, BackendUnavailable, WeightsInvalid
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
     from arr_stream.weights import KnownWeights
-    from arr_stream.weights.web import Progress as Report
+    from arr_stream.weights.fetching import Progress as Report
 
 app = typer.Typer(help="Weights on disk: list, download, verify, and locate them.", no_args_is_help=True)
 
@@ -31,11 +31,13 @@ Folder = Annotated[
 
 @app.command("list")
 def list_models(folder: Folder = None, as_json: Json = False) -> None:
-    """List known and downloaded weights: kind, size, licence, and whether they are on disk."""
+    """List known weights: kind, size, licence, and whether they are on disk."""
     from rich.table import Table
 
+    from arr_stream.weights import CATALOGUE
+
     models_folder = _folder(folder)
-    rows = [_row(each, models_folder) for each in _all(models_folder)]
+    rows = [_row(each, models_folder) for each in CATALOGUE.values()]
     if as_json:
         out.print_json(json.dumps({"folder": str(models_folder), "models": rows}))
         return
@@ -77,14 +79,23 @@ def verify(names: Names = None, folder: Folder = None) -> None:
     from arr_stream import weights
 
     models_folder = _folder(folder)
-    there = (each for each in _all(models_folder) if weights.on_disk(each, models_folder) is not None)
-    verdicts = [weights.verify(each, models_folder) for each in [weights.known(name) for name in names or ()] or there]
-    for verdict in verdicts:
-        print_line(f"{verdict.name}: {verdict.state}: {verdict.detail}")
-    states = {verdict.state for verdict in verdicts}
-    if "failed" in states:
+    chosen = [weights.known(name) for name in names] if names else weights.CATALOGUE.values()
+    failed = missing = False
+    for each in chosen:
+        path = weights.on_disk(each, models_folder)
+        if path is None and names:
+            missing = True
+            print_line(f"{each.name}: missing: not in {models_folder}")
+        if path is None:
+            continue
+        try:
+            print_line(f"{each.name}: {weights.verify(each, path)}")
+        except ArrStreamError as error:
+            failed = True
+            print_line(f"{each.name}: failed: {error.message}")
+    if failed:
         raise typer.Exit(WeightsInvalid.exit_code)
-    if "missing" in states:
+    if missing:
         raise typer.Exit(BackendUnavailable.exit_code)
 
 
@@ -118,13 +129,6 @@ def _folder(given: Path | None) -> Path:
     from arr_stream import weights
 
     return weights.folder("auto" if given is None else str(given))
-
-
-def _all(models_folder: Path) -> list[KnownWeights]:
-    """Return the known weights, and others that were fetched."""
-    from arr_stream.weights import CATALOGUE, noted
-
-    return [*CATALOGUE.values(), *noted(models_folder)]
 
 
 def _row(weights: KnownWeights, models_folder: Path) -> dict[str, object]:

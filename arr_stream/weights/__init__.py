@@ -7,10 +7,9 @@ pick_device(settings.models.device)          the device for them
 
 from __future__ import annotations
 
-from arr_stream.weights.catalogue import CATALOGUE, PCA_NAME, KnownWeights, known, tiny_clip_folder
+from arr_stream.weights.catalogue import CATALOGUE, PCA_NAME, KnownWeights, folder, known, on_disk, shipped_folder
 from arr_stream.weights.fetching import fetch, find
-from arr_stream.weights.loading import load_state_dict, pick_device, verify
-from arr_stream.weights.places import check_sha256, folder, noted, on_disk, sha256_of
+from arr_stream.weights.loading import check_sha256, load_state_dict, pick_device, sha256_of, verify
 
 __all__ = [
     "CATALOGUE",
@@ -22,10 +21,9 @@ __all__ = [
     "folder",
     "known",
     "load_state_dict",
-    "noted",
     "on_disk",
     "pick_device",
     "sha256_of",
-    "tiny_clip_folder",
+    "shipped_folder",
     "verify",
 ]

@@ -2,19 +2,27 @@
 
 Names are those of the settings: `clip.model` takes `tiny` and NAME:PRETRAINED as open_clip writes it, `sam.model` takes
 `vit_b`, `vit_l` and `vit_h`, `keyframes.objects` takes `yolox_s`, `dfine_n` and the like. Of all Qwen3-VL models only
-the tiny one is listed, which ships with the package. Sizes and hashes are listed only if published; otherwise the
-download notes the hub's own hash beside the file.
+the tiny one is listed, which ships with the package. Sizes and hashes are listed only if published; the
+download checks other files against the hash that the hub states.
+
+    FOLDER/NAME/FILE          a file of weights; in NAME, characters that file systems dislike are replaced
+
+A file that the user put there by hand counts as much as a downloaded one.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arr_stream.errors import BackendUnavailable, InvalidSetting
+from arr_stream.errors import InvalidSetting
 from arr_stream.extras import needed_by
+from arr_stream.files import expanded
 
 HUB = "https://huggingface.co/"
 HUB_WEIGHTS = "open_clip_model.safetensors"
@@ -23,6 +31,8 @@ PCA_NAME = "pca.safetensors"
 
 TINY_QWEN = "tiny-qwen3-vl"
 """Catalogue name of the default model for answers; `vlm.model` calls it `tiny`."""
+
+_WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,41 +48,13 @@ class HubFile:
 
 
 @dataclass(frozen=True, slots=True)
-class WebFile:
-    """File with a URL of its own."""
-
-    url: str
-
-    @property
-    def file_name(self) -> str:
-        return self.url.rsplit("/", 1)[-1]
-
-    def __str__(self) -> str:
-        return self.url
-
-
-@dataclass(frozen=True, slots=True)
-class ShippedFile:
-    """File that ships with the package."""
-
-    path: Path
-
-    @property
-    def file_name(self) -> str:
-        return self.path.name
-
-    def __str__(self) -> str:
-        return "part of arr-stream"
-
-
-@dataclass(frozen=True, slots=True)
 class KnownWeights:
     """Weights of one model.
 
     Args:
         name: As in the settings.
         kind: `clip`, `sam`, `objects` or `vlm`.
-        origin: Source of the file.
+        origin: Source of the file: a file on the hub, an https address, or the path of a file inside the package.
         licence: SPDX identifier or the licence's own name; `unknown` for entries from open_clip's table.
         size_bytes: Exact size, if published.
         sha256: Hash in hexadecimal, if published.
@@ -81,7 +63,7 @@ class KnownWeights:
 
     name: str
     kind: str
-    origin: HubFile | WebFile | ShippedFile
+    origin: HubFile | str | Path
     licence: str
     size_bytes: int | None = None
     sha256: str | None = None
@@ -89,22 +71,22 @@ class KnownWeights:
 
     @property
     def file_name(self) -> str:
-        return self.origin.file_name
+        return self.origin.file_name if isinstance(self.origin, HubFile) else Path(self.origin).name
 
 
 def _sam(name: str, version: str, size_bytes: int, sha256: str) -> KnownWeights:
-    origin = WebFile(f"https://dl.fbaipublicfiles.com/segment_anything/sam_{name}_{version}.pth")
+    origin = f"https://dl.fbaipublicfiles.com/segment_anything/sam_{name}_{version}.pth"
     return KnownWeights(name, "sam", origin, "Apache-2.0", size_bytes, sha256)
 
 
 def _yolox(name: str, size_bytes: int | None, sha256: str) -> KnownWeights:
-    origin = WebFile(f"https://github.com/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0/{name}.onnx")
+    origin = f"https://github.com/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0/{name}.onnx"
     return KnownWeights(name, "objects", origin, "Apache-2.0", size_bytes, sha256)
 
 
 def _dfine(name: str, revision: str, size_bytes: int, sha256: str) -> KnownWeights:
     # The file's hash is pinned, so it needs no hub client.
-    origin = WebFile(f"{HUB}onnx-community/{name}_coco-ONNX/resolve/{revision}/onnx/model.onnx")
+    origin = f"{HUB}onnx-community/{name}_coco-ONNX/resolve/{revision}/onnx/model.onnx"
     return KnownWeights(name, "objects", origin, "Apache-2.0", size_bytes, sha256)
 
 
@@ -116,7 +98,7 @@ _ENTRIES = (
     KnownWeights(
         "tiny",
         "clip",
-        ShippedFile(Path(__file__).with_name("tiny_clip") / HUB_WEIGHTS),
+        Path(__file__).with_name("tiny_clip") / HUB_WEIGHTS,
         "Apache-2.0",
         7_027_540,
         "535abd07e2f1a099a66e26021b1ab2aa73315baee9223e85eb1f729deaf31550",
@@ -124,7 +106,7 @@ _ENTRIES = (
     KnownWeights(
         TINY_QWEN,
         "vlm",
-        ShippedFile(Path(__file__).with_name("tiny_qwen3_vl") / "model.safetensors"),
+        Path(__file__).with_name("tiny_qwen3_vl") / "model.safetensors",
         "Apache-2.0",
         11_729_560,
         "e559148696505b04f008c7c397dd2746aaf7abe69d5bceeb71ea620634c72889",
@@ -194,23 +176,10 @@ CATALOGUE: dict[str, KnownWeights] = {entry.name: entry for entry in _ENTRIES}
 
 
 def shipped_folder(name: str) -> Path:
-    """Return the folder of weights that ship with the package, with the model's other files.
-
-    Raises:
-        BackendUnavailable: The folder is missing from the installation.
-    """
+    """Return the folder of weights that ship with the package, with the model's other files."""
     origin = CATALOGUE[name].origin
-    assert isinstance(origin, ShippedFile)
-    if not origin.path.is_file():
-        raise BackendUnavailable(
-            f"{origin.path}: missing, though it is part of arr-stream", remedy="install arr-stream again"
-        )
-    return origin.path.parent
-
-
-def tiny_clip_folder() -> Path:
-    """Return the folder of the shipped encoder for open_clip's `local-dir:`; raises as `shipped_folder`."""
-    return shipped_folder("tiny")
+    assert isinstance(origin, Path)
+    return origin.parent
 
 
 def known(name: str) -> KnownWeights:
@@ -242,5 +211,39 @@ def _from_open_clip(name: str, model: str, tag: str) -> KnownWeights:
     tokenizer = ((get_model_config(model) or {}).get("text_cfg") or {}).get("hf_tokenizer_name") or ""
     repository, _, file_name = entry.get("hf_hub", "").rpartition("/")
     # A bare repository means open_clip's usual file, which the hub also has as safetensors.
-    origin = HubFile(repository, file_name or HUB_WEIGHTS) if repository else WebFile(entry["url"])
+    origin = HubFile(repository, file_name or HUB_WEIGHTS) if repository else entry["url"]
     return KnownWeights(name, "clip", origin, "unknown", tokenizer=tokenizer)
+
+
+def folder(setting: str = "auto") -> Path:
+    """Return the folder of all weights: `models.folder`, else ARR_STREAM_MODELS, else one in the user's cache."""
+    chosen = setting if setting != "auto" else os.environ.get("ARR_STREAM_MODELS", "")
+    if chosen:
+        return expanded(chosen)
+    return _user_cache() / "arr-stream" / "models"
+
+
+def _user_cache() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification requires that relative paths be ignored.
+    return Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"
+
+
+def place(weights: KnownWeights, models_folder: Path) -> Path:
+    """Return the folder of one model's weights; it may not exist yet."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", weights.name.replace(":", "--"))
+    return models_folder / re.sub(r"^[.]*$|^[.]+", "_", safe)
+
+
+def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
+    """Return the weights' file if it exists: under its own name, or else the only weights file in the folder."""
+    here = place(weights, models_folder)
+    expected = weights.origin if isinstance(weights.origin, Path) else here / weights.file_name
+    if expected.is_file():
+        return expected
+    others = [path for path in here.glob("*") if path.suffix in _WEIGHTS_SUFFIXES and path.name != PCA_NAME]
+    return others[0] if len(others) == 1 else None

@@ -9,42 +9,44 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from email.message import Message
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 
 from arr_stream.config import ModelSettings
-from arr_stream.errors import BackendUnavailable, FetchFailed
+from arr_stream.errors import BackendUnavailable, FetchFailed, WeightsInvalid
 from arr_stream.extras import remedy_for
-from arr_stream.weights.catalogue import (
-    HUB_WEIGHTS,
-    HubFile,
-    KnownWeights,
-    ShippedFile,
-    WebFile,
-    known,
-    shipped_folder,
-)
-from arr_stream.weights.places import Note, check_size, folder, on_disk, place, sha256_of, write_note
+from arr_stream.weights.catalogue import HUB_WEIGHTS, HubFile, KnownWeights, folder, known, on_disk, place
+from arr_stream.weights.loading import sha256_of
 
-if TYPE_CHECKING:
-    from arr_stream.weights.web import Progress
+Progress = Callable[[int, int | None], object]
+"""Callback with the bytes so far and the bytes in all (None if unknown)."""
 
 MAX_BYTES = 20 * 2**30
 """Largest download of weights of unknown size."""
+TIMEOUT_SECONDS = 30.0
+"""Longest wait for data from the web."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-_TOKENIZER_MAX_BYTES = 256 * 2**20
 _HUB_PICKLE = "open_clip_pytorch_model.bin"
 _STAGING = ".fetching"
+_BLOCK_BYTES = 1 << 18
+_SPARE_BYTES = 64 * 2**20
+"""Disk space that must remain free besides the file."""
+_ROOM_REMEDY = "make room, or choose another folder with ARR_STREAM_MODELS or --set models.folder=FOLDER"
+_OTHER_MEANS = "if that is the right file, fetch it by other means and put it in its place"
 
 
 def find(name: str, models: ModelSettings, progress: Progress | None = None) -> Path:
     """Return the file of known weights; download it if it is missing and `models.download` is set.
 
-    Companions (a tokenizer) are in the same folder. For `tiny`, the folder is the package's own, which open_clip reads
-    as `local-dir:`.
+    Companions (a tokenizer) are in the same folder.
 
     Raises:
         InvalidSetting: No such name.
@@ -54,17 +56,22 @@ def find(name: str, models: ModelSettings, progress: Progress | None = None) -> 
     """
     weights = known(name)
     models_folder = folder(models.folder)
-    if (path := on_disk(weights, models_folder)) is not None:
-        check_size(weights, path)
-        return path
-    if isinstance(weights.origin, ShippedFile):
-        return shipped_folder(name) / weights.file_name
-    if not models.download:
+    path = on_disk(weights, models_folder)
+    if path is None and not models.download:
         raise BackendUnavailable(
             f"weights {name} are not in {models_folder}",
             remedy=f"fetch them with `arr-stream models fetch {name}`, or set models.download=true",
         )
-    return fetch(weights, models_folder, progress=progress)
+    if path is None:
+        return fetch(weights, models_folder, progress=progress)
+    # A cheap test for truncated files; `verify` checks the hash.
+    size, expected = path.stat().st_size, weights.size_bytes
+    if expected is not None and size != expected and path.name == weights.file_name:
+        raise WeightsInvalid(
+            f"{path}: {size} bytes, expected {expected}",
+            remedy=f"fetch it again with `arr-stream models fetch {name} --force`",
+        )
+    return path
 
 
 def fetch(
@@ -92,27 +99,36 @@ def fetch(
         BackendUnavailable: huggingface_hub is needed and not installed.
     """
     origin = weights.origin
-    if isinstance(origin, ShippedFile):
-        return origin.path
+    if isinstance(origin, Path):
+        return origin
     here = place(weights, models_folder)
+    staging = here / _STAGING
     try:
         here.mkdir(parents=True, exist_ok=True)
         path = None if force else on_disk(weights, models_folder)
-        if path is None and isinstance(origin, WebFile):
-            path = _fetch_web(weights, origin, here, progress)
         if path is None:
-            assert isinstance(origin, HubFile)
-            path = _fetch_hub(weights, origin, here, progress, hub_endpoint)
+            if isinstance(origin, HubFile):
+                # Older repositories of open_clip have only a pickle, which torch's restricted reader reads.
+                others = (_HUB_PICKLE,) if weights.sha256 is None and origin.file_name == HUB_WEIGHTS else ()
+                staged, stated = _from_hub(origin, others, staging, hub_endpoint, progress)
+            else:
+                staged, stated = _from_web(origin, staging, weights.size_bytes, progress), None
+            expected = weights.sha256 or stated
+            if expected is not None and (digest := sha256_of(staged)) != expected.lower():
+                staged.unlink()
+                raise FetchFailed(
+                    f"{weights.name}: the file from {origin} has SHA-256 {digest}, expected {expected}; it was deleted",
+                    remedy="try again; if this repeats, the file was replaced, or tampered with in transit",
+                )
+            path = staged.replace(here / staged.name)
         for name in TOKENIZER_FILES if weights.tokenizer else ():
             if force or not (here / name).is_file():
-                staged, _ = _from_hub(HubFile(weights.tokenizer, name), (), here, hub_endpoint, None)
-                staged.replace(here / name)
+                _from_hub(HubFile(weights.tokenizer, name), (), staging, hub_endpoint, None)[0].replace(here / name)
     except OSError as exc:
         raise FetchFailed(
-            f"{weights.name}: {exc.strerror or type(exc).__name__} in {here}",
-            remedy="make room, or choose another folder with ARR_STREAM_MODELS or --set models.folder=FOLDER",
+            f"{weights.name}: {exc.strerror or type(exc).__name__} in {here}", remedy=_ROOM_REMEDY
         ) from exc
-    shutil.rmtree(here / _STAGING, ignore_errors=True)
+    shutil.rmtree(staging, ignore_errors=True)
     return path
 
 
@@ -127,8 +143,6 @@ def fetch_repository(
         FetchFailed: No connection, no such repository, too large, no disk space, or cut off.
         BackendUnavailable: huggingface_hub is not installed.
     """
-    from arr_stream.weights.web import check_room
-
     with _hub_client(repository, "the model's files", target, "vlm") as hub:
         target.mkdir(parents=True, exist_ok=True)
         what: dict[str, Any] = {
@@ -139,69 +153,117 @@ def fetch_repository(
             "tqdm_class": _reporting_to(None, None),
         }
         planned = hub.snapshot_download(repository, dry_run=True, **what)
-        check_room(target, repository, sum(file.file_size for file in planned if file.will_download), max_bytes)
+        _check_room(target, repository, sum(file.file_size for file in planned if file.will_download), max_bytes)
         hub.snapshot_download(repository, max_workers=2, **what)
 
 
-def _fetch_web(weights: KnownWeights, origin: WebFile, here: Path, progress: Progress | None) -> Path:
-    from arr_stream.weights.web import fetch_url
-
-    target = here / origin.file_name
-    digest = fetch_url(
-        origin.url,
-        target,
-        sha256=weights.sha256,
-        size_bytes=weights.size_bytes,
-        max_bytes=weights.size_bytes or MAX_BYTES,
-        progress=progress,
-    )
-    _note(weights, target, digest, "download")
-    return target
-
-
-def _fetch_hub(
-    weights: KnownWeights, origin: HubFile, here: Path, progress: Progress | None, endpoint: str | None
-) -> Path:
-    # Older repositories of open_clip have only a pickle, which torch's restricted reader reads.
-    others = (_HUB_PICKLE,) if weights.sha256 is None and origin.file_name == HUB_WEIGHTS else ()
-    staged, stated = _from_hub(origin, others, here, endpoint, progress)
-    expected, digest = weights.sha256 or stated, sha256_of(staged)
-    if expected is not None and digest != expected:
-        staged.unlink()
+def _check_room(here: Path, name: str, size_bytes: int | None, max_bytes: int = MAX_BYTES) -> None:
+    """Refuse a file that is too large, or larger than the free disk space."""
+    if size_bytes is None:
+        return
+    if size_bytes > max_bytes:
+        raise FetchFailed(f"{name}: {size_bytes} bytes, more than the {max_bytes} allowed", remedy=_OTHER_MEANS)
+    free = shutil.disk_usage(here).free
+    if size_bytes + _SPARE_BYTES > free:
         raise FetchFailed(
-            f"{weights.name}: the file from {origin} has SHA-256 {digest}, expected {expected}; it was deleted",
-            remedy="try again; if this repeats, the file was replaced, or tampered with in transit",
+            f"{name}: needs {size_bytes / 1e6:.0f} MB in {here}, where {free / 1e6:.0f} MB are free",
+            remedy=_ROOM_REMEDY,
         )
-    target = staged.replace(here / staged.name)
-    _note(weights, target, digest, "hub" if stated else "download")
+
+
+# The web
+
+
+def _from_web(url: str, staging: Path, size_bytes: int | None, progress: Progress | None) -> Path:
+    """Download a file over https into the folder; return its path there."""
+    _check_scheme(url)
+    source, target = _without_secrets(url), staging / Path(urllib.parse.urlsplit(url).path).name
+    staging.mkdir(exist_ok=True)
+    request = urllib.request.Request(url, headers={"User-Agent": "arr-stream", "Accept-Encoding": "identity"})
+    try:
+        with ExitStack() as on_failure:
+            on_failure.callback(target.unlink, missing_ok=True)
+            with urllib.request.build_opener(_SafeRedirects).open(request, timeout=TIMEOUT_SECONDS) as response:
+                _receive(response, target, source, size_bytes, progress)
+            on_failure.pop_all()
+    except urllib.error.HTTPError as exc:
+        raise FetchFailed(f"{source}: the server answers {exc.code}", remedy="run it again") from exc
+    except urllib.error.URLError as exc:
+        raise FetchFailed(f"{source}: no connection: {exc.reason}", remedy="check the network and any proxy") from exc
+    except (TimeoutError, ConnectionError, ssl.SSLError, HTTPException) as exc:
+        raise FetchFailed(f"{source}: cut off: {type(exc).__name__} {exc}", remedy="run it again") from exc
     return target
 
 
-def _note(weights: KnownWeights, path: Path, digest: str, source: str) -> None:
-    now, vouched = datetime.now(UTC).isoformat(timespec="seconds"), "catalogue" if weights.sha256 else source
-    write_note(path, Note(weights.name, path.name, str(weights.origin), path.stat().st_size, digest, vouched, now))
+def _receive(
+    response: HTTPResponse, target: Path, source: str, expected: int | None, progress: Progress | None
+) -> None:
+    """Write a server's response to a file of the expected size."""
+    length = response.headers.get("Content-Length", "")
+    total, max_bytes = int(length) if length.isdigit() else expected, expected or MAX_BYTES
+    if expected is not None and total != expected:
+        raise FetchFailed(
+            f"{source}: the server offers {total} bytes, expected {expected}",
+            remedy="the file was replaced; fetch another version, or put the right one in its place",
+        )
+    _check_room(target.parent, source, total)
+    done = 0
+    with target.open("wb") as file:
+        while done <= max_bytes and (block := response.read(_BLOCK_BYTES)):
+            file.write(block)
+            done += len(block)
+            if progress is not None:
+                progress(done, total)
+    if done > max_bytes:
+        raise FetchFailed(f"{source}: sends more than the {max_bytes} bytes allowed", remedy=_OTHER_MEANS)
+    if done < (total or 0):
+        raise FetchFailed(f"{source}: cut off after {done} of {total} bytes", remedy="run it again")
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Redirect handler that follows redirects to https only."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> urllib.request.Request | None:
+        _check_scheme(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+
+
+def _check_scheme(url: str) -> None:
+    if urllib.parse.urlsplit(url).scheme != "https":
+        raise FetchFailed(
+            f"{_without_secrets(url)}: not an https address", remedy="weights are fetched over https only"
+        )
+
+
+def _without_secrets(url: str) -> str:
+    """Return the address without user, password and query."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", ""))
+
+
+# The Hugging Face hub
 
 
 def _from_hub(
-    origin: HubFile, others: Sequence[str], here: Path, endpoint: str | None, progress: Progress | None
+    origin: HubFile, others: Sequence[str], staging: Path, endpoint: str | None, progress: Progress | None
 ) -> tuple[Path, str | None]:
     """Stage a file, or the first of others if the repository lacks it; return it with the hub's SHA-256 of it."""
-    from arr_stream.weights.web import check_room
-
     repository, names = origin.repository, (origin.file_name, *others)
-    with _hub_client(repository, origin.file_name, here, "clip") as hub:
+    with _hub_client(repository, origin.file_name, staging.parent, "clip") as hub:
         for name in names:
             url = hub.hf_hub_url(repository, name, revision=origin.revision, endpoint=endpoint)
             try:
                 stated = hub.get_hf_file_metadata(url, token=False, endpoint=endpoint)
             except hub.errors.EntryNotFoundError:
                 continue
-            check_room(here, name, stated.size, _TOKENIZER_MAX_BYTES if name in TOKENIZER_FILES else MAX_BYTES)
+            _check_room(staging.parent, name, stated.size)
             staged = hub.hf_hub_download(
                 repository,
                 name,
                 revision=origin.revision,
-                local_dir=here / _STAGING,
+                local_dir=staging,
                 endpoint=endpoint,
                 token=False,
                 tqdm_class=_reporting_to(progress, stated.size),

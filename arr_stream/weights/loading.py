@@ -6,17 +6,16 @@ restricted reader (`weights_only=True`) makes tensors and plain containers from 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, WeightsInvalid
+from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
 from arr_stream.weights.catalogue import KnownWeights
-from arr_stream.weights.places import check_sha256, check_size, on_disk, read_note
 
 if TYPE_CHECKING:
     import torch
@@ -25,19 +24,6 @@ _ZIP = b"PK\x03\x04"
 _WRAPPERS = ("state_dict", "model")
 _PREFIX = "module."
 _FETCH_AGAIN = "fetch it again with `arr-stream models fetch NAME --force`, or copy it again from where it came"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Result of `verify`; `readable` means sound tensors without a hash to compare with.
-
-    The detail names the hash used, or the error.
-    """
-
-    name: str
-    state: Literal["ok", "readable", "missing", "failed"]
-    detail: str
-    path: Path | None = None
 
 
 def load_state_dict(path: Path) -> dict[str, torch.Tensor]:
@@ -102,30 +88,39 @@ def pick_device(
     return torch.device("cuda" if setting != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def verify(weights: KnownWeights, models_folder: Path) -> Verdict:
-    """Compare weights on disk with the catalogue's hash, else with the one noted at their download.
+def verify(weights: KnownWeights, path: Path) -> str:
+    """Compare a file with the catalogue's hash, or check that it holds sound tensors; return the result in words.
 
-    Without either, check that they hold sound tensors.
+    Raises:
+        WeightsInvalid: Another hash, or damaged.
+        BackendUnavailable: A package that reads the file is missing.
     """
-    path = on_disk(weights, models_folder)
-    if path is None:
-        return Verdict(weights.name, "missing", f"not in {models_folder}; fetch it, or put {weights.file_name} there")
-    note = read_note(path)
     # The catalogue's hash is for one file; another file in its place can still be sound.
-    published = weights.sha256 if path.name == weights.file_name else None
-    try:
-        check_size(weights, path)
-        if published is not None:
-            check_sha256(path, published)
-            return Verdict(weights.name, "ok", "SHA-256 as in the catalogue", path)
-        if note is not None:
-            check_sha256(path, note.sha256)
-            said = "as the hub stated it" if note.hash_source == "hub" else "of the download, which nobody vouched for"
-            return Verdict(weights.name, "ok", f"SHA-256 {said}, noted {note.date}", path)
-        tensors = len(load_state_dict(path))
-        return Verdict(weights.name, "readable", f"no hash to compare with; {tensors} sound tensors", path)
-    except ArrStreamError as error:
-        return Verdict(weights.name, "failed", error.message, path)
+    if weights.sha256 is not None and path.name == weights.file_name:
+        check_sha256(path, weights.sha256)
+        return "ok: SHA-256 as in the catalogue"
+    return f"readable: no hash to compare with; {len(load_state_dict(path))} sound tensors"
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_sha256(path: Path, expected: str) -> None:
+    """Compare a file with a hash in hexadecimal.
+
+    Raises:
+        WeightsInvalid: They differ.
+    """
+    found = sha256_of(path)
+    if found != expected.lower():
+        raise WeightsInvalid(
+            f"{path}: SHA-256 is {found}, expected {expected.lower()}",
+            remedy="the file is damaged or another one; get it again, with `arr-stream models fetch NAME --force` "
+            "where `arr-stream models list` names it",
+        )
 
 
 def _head(path: Path) -> bytes:

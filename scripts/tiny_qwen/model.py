@@ -19,8 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.places import interpolation, patch_positions
-from arr_stream.weights import tiny_clip_folder
-from arr_stream.weights.catalogue import HUB_WEIGHTS
+from arr_stream.weights.catalogue import HUB_WEIGHTS, shipped_folder
 from benchmarks.scenes.asking import texts
 from benchmarks.scenes.stories import picture_story
 from benchmarks.vlm.model import config_of, processor_of
@@ -71,7 +70,7 @@ def starting_model(tokenizer: Any, seed: int) -> Any:
     config.text_config.rope_parameters["rope_theta"] = _ROPE_THETA
     model = Qwen3VLForConditionalGeneration(config)
     with torch.no_grad():
-        _start_seeing(model.model.visual, load_file(tiny_clip_folder() / HUB_WEIGHTS), seed)
+        _start_seeing(model.model.visual, load_file(shipped_folder("tiny") / HUB_WEIGHTS), seed)
         for layer in model.model.language_model.layers:
             _start_matching(layer.self_attn)
         model.get_input_embeddings().weight.normal_(0, _WORD_SCALE)

@@ -75,7 +75,7 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
 
     if settings.clip.pca != "auto":
         return load_pca(expanded(settings.clip.pca), encoder.space)
-    model = weights.tiny_clip_folder() if settings.clip.model == TINY else expanded(settings.clip.model)
+    model = weights.shipped_folder(TINY) if settings.clip.model == TINY else expanded(settings.clip.model)
     beside = (model.parent if model.is_file() else model) / weights.PCA_NAME
     if not beside.is_file():
         return None

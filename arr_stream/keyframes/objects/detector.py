@@ -27,7 +27,7 @@ from arr_stream.keyframes.objects import darknet
 from arr_stream.keyframes.objects.heads import Detections, detections
 from arr_stream.object_names import COCO, canonical
 from arr_stream.types import ByteArray, FloatArray
-from arr_stream.weights.places import check_sha256
+from arr_stream.weights import check_sha256
 
 MOST_SIDE_PX = 4096
 STRIDE_PX = 32
