@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from arr_stream.cli.console import Log, Reporter, counted, reporting
@@ -18,8 +19,7 @@ from arr_stream.config import Settings
 from arr_stream.live.alerts import Alerts
 from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.webhook import Alert, Webhook
-from arr_stream.live.window.loop import Feed, WindowLoop
-from arr_stream.live.window.screen import TkWindow
+from arr_stream.live.window import Feed, LiveWindow
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query, make_queries
@@ -81,7 +81,7 @@ def run_live(
     rules = alert_rules(watched.when, watched.post, settings, queries, answers=plan is not None)
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:
-        window = None if headless else stack.enter_context(contextlib.closing(TkWindow("arr-stream")))
+        window = None if headless else stack.enter_context(contextlib.closing(LiveWindow()))
         reporter = stack.enter_context(reporting(None, log))
         session = None
         if plan is not None:
@@ -112,8 +112,8 @@ def run_live(
         if window is None:
             result = process()
         else:
-            loop = WindowLoop(window, stream, feed, view=write.view, state=states.now)
-            result, shown_age_ms = _beside(process, loop, stream), loop.ages_ms.median
+            show = partial(window.run, stream, feed, view=write.view, state=states.now)
+            result, shown_age_ms = _beside(process, show, stream), window.ages_ms.median
         if stop.is_set() and result.error is None:
             # The user ended a stream that delivered no more frames; it reports "finished".
             result = replace(result, reason="interrupted")
@@ -177,7 +177,7 @@ def _alerts(rules: Sequence[str], webhooks: Sequence[Webhook], stream: LiveStrea
     return Alerts(rules, stream_name=name, webhooks=webhooks, on_alert=report, on_notice=reporter.notice)
 
 
-def _beside(process: Callable[[], RunResult], loop: WindowLoop, stream: LiveStream) -> RunResult:
+def _beside(process: Callable[[], RunResult], show: Callable[..., None], stream: LiveStream) -> RunResult:
     """Process in a thread, and show in this one, which must own the windows."""
     outcome: Future[RunResult] = Future()
 
@@ -190,7 +190,7 @@ def _beside(process: Callable[[], RunResult], loop: WindowLoop, stream: LiveStre
     runner = threading.Thread(target=work, name="arr-stream-run", daemon=True)
     runner.start()
     try:
-        loop.run(runner.is_alive)
+        show(running=runner.is_alive)
     finally:
         stream.source.close()
         runner.join()
