@@ -26,7 +26,6 @@ from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.patch_set import PatchSet
 from arr_stream.sources.live import SourceState, camera, open_live
 from arr_stream.types import Frame
-from arr_stream.web.observers import Observer
 from tests.fault_helpers import worker_pids
 from tests.faulty_camera import Feed
 from tests.faulty_keyframes import ORDERS_VARIABLE, DisturbedWorkers
@@ -139,17 +138,13 @@ class Live:
     """A stream with alerts and metrics, as the server has it."""
 
     def __init__(self, settings: Settings, **parts: Any) -> None:
-        self.hub, self.alerts, self.notices = EventHub(), list[dict[str, Any]](), list[str]()
-        self._subscription = Subscription(self._hear, kinds={"alert", "notice"})
+        self.hub, self.notices, self.states = EventHub(), list[str](), set[str]()
+        self._subscription = Subscription(self._hear, kinds={"state", "notice"})
         self.hub.subscribe(self._subscription)
-        self.observer = Observer(self.hub)
         self.feed = feed()
-        self.errors: list[Exception] = []
         made = RunnerParts(
             self.hub,
             rules=("relevance < 1",),
-            make_consumers=self.observer.consumers,
-            on_error=lambda _, error: self.errors.append(error),
             **parts,
         )
         self.streams = LiveStreams(settings, parts=made)
@@ -167,8 +162,8 @@ class Live:
 
     def _hear(self) -> None:
         for event in self._subscription.drain():
-            if event["type"] == "alert":
-                self.alerts.append(event)
+            if event["type"] == "state":
+                self.states.add(event["status"]["state"])
             else:
                 self.notices.append(event["text"])
 
@@ -184,7 +179,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         wait_until(lambda: made.runner.publisher.newest is not None)
         yield made
         made.streams.close()
-    assert not made.errors and not worker_pids()
+    assert "failed" not in made.states and not worker_pids()
 
 
 def wait_keyframe(live: Live) -> None:

@@ -33,6 +33,7 @@ def value(metrics: LiveMetrics, name: str, **labels: str) -> float | None:
 
 def test_frames_are_counted_and_measured() -> None:
     metrics = LiveMetrics()
+    metrics.add("door")
     consumer = StreamMetrics(metrics, "door")
     for index in range(6):
         frame = Frame(index, index / 30, BLACK, captured_seconds=time.monotonic() - 0.025)
@@ -69,6 +70,7 @@ def test_a_stream_that_is_removed_leaves_nothing_and_does_not_come_back() -> Non
     before = values(metrics).keys()
     frame = Frame(0, 0.0, BLACK)
     consumer = StreamMetrics(metrics, "a")
+    metrics.add("a")
     metrics.add("b")
     consumer.consume(frame, choose(frame))
     metrics.source("a", SourceStats(), 1)

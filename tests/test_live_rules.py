@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.rules import RuleWatch, parse_rule
+from arr_stream.live.alerts import RuleWatch, parse_rule
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.texture.array import Plane, Texture
 from arr_stream.types import Frame

@@ -24,7 +24,7 @@ from arr_stream.keyframes.objects import CARDS, detected_labels, make_object_fin
 from arr_stream.keyframes.objects.detector import Card, Found, ObjectDetector, card_of
 from arr_stream.keyframes.objects.heads import detections
 from arr_stream.keyframes.objects.onnx_file import constant, model, node
-from arr_stream.live.rules import RuleWatch, parse_rule
+from arr_stream.live.alerts import RuleWatch, parse_rule
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.keyframe_results import KeyframeResults
 from arr_stream.motion.objects import ObjectTracks, carried_objects

@@ -129,7 +129,6 @@ def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
         ("POST", "{first}/questions", {"question": "x", "when": "every", "every_seconds": 0.01}, 400),
         ("GET", "{first}/records?last=0", None, 422),
         ("GET", "{first}/snapshot.jpg?view=nothing", None, 400),
-        ("GET", "{first}/video.mjpeg?view=nothing", None, 400),
         ("GET", "/api/cameras", None, 403),
         ("GET", "/api/nothing", None, 404),
         ("DELETE", "/api/info", None, 405),
@@ -200,22 +199,6 @@ def test_records_can_be_read_back(server: RunningServer, first: str, tmp_path: P
     assert [frame.index for frame in frames] == sorted(frame.index for frame in frames)
     assert end is None
     assert all(frame.cells for frame in frames)
-
-
-def test_mjpeg_brings_the_next_header_with_each_picture(server: RunningServer, first: str) -> None:
-    received = b""
-    with server.http.stream("GET", f"{first}/video.mjpeg", params={"view": "source"}) as answer:
-        kind, _, boundary = answer.headers["content-type"].partition("; boundary=")
-        assert kind == "multipart/x-mixed-replace"
-        mark = f"--{boundary}\r\nContent-Type: image/jpeg\r\n\r\n".encode()
-        for piece in answer.iter_raw():
-            received += piece
-            if received.count(mark) > 5:
-                break
-    parts = received.split(mark)
-    assert parts[0] == b""
-    assert all(part.startswith(JPEG) and part.endswith(b"\xff\xd9\r\n") for part in parts[1:-1])
-    until(lambda: len(server.serving.clients) == 0)
 
 
 def test_rules_are_replaced_and_their_alerts_come_as_events(bare: RunningServer) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.web_servers import PATIENCE_SECONDS, PICTURE, RunningServer, close_code, mute, running, until
+from tests.web_servers import PATIENCE_SECONDS, PICTURE, RunningServer, close_code, running, until
 
 from websockets.exceptions import InvalidStatus  # isort: skip
 
@@ -239,14 +239,3 @@ def test_connections_that_say_nothing_take_no_more_than_their_share(
             return b" 200 " in _taken_from(client)
 
     until(answers)
-
-
-def test_who_sends_pings_and_reads_nothing_is_cut(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arr_stream.web import server as connection
-
-    monkeypatch.setattr(connection, "MOST_UNREAD_BYTES", 100_000)
-    ping = b"\x89\xfd" + bytes(4) + b"x" * 125
-    with mute(server, "/api/events") as client, pytest.raises(ConnectionError):
-        for _ in range(2000):
-            client.sendall(ping * 200)
-    assert server.http.get("/healthz").status_code == 200

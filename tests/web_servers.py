@@ -22,7 +22,6 @@ from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts
 from arr_stream.vlm.session import ModelSession
 from arr_stream.web.access import AllowedSources, make_access
-from arr_stream.web.observers import Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
 
@@ -77,15 +76,13 @@ def running(
     listener = listen("127.0.0.1", port)
     port = listener.getsockname()[1]
     hub = EventHub()
-    observer = Observer(hub)
-    parts = RunnerParts(hub, rules=rules, make_session=make_session, make_consumers=observer.consumers)
+    parts = RunnerParts(hub, rules=rules, make_session=make_session)
     streams = LiveStreams(SETTINGS, presets=presets, parts=parts, most_streams=most)
     access = make_access(host, token=token, names=names, port=port)
     serving = Serving(
         streams,
         access,
         allowed or AllowedSources(named=(PICTURE,)),
-        observer,
         {name: f"about {name}" for name in presets or {}},
         model if make_session is not None else None,
     )

@@ -156,7 +156,7 @@ def alert_rules(
         InvalidSetting: A rule or an address is malformed, or a rule can never fire.
     """
     from arr_stream.keyframes.objects import detected_labels
-    from arr_stream.live.rules import parse_rule
+    from arr_stream.live.alerts import parse_rule
 
     by_model = settings.keyframes.embeddings == "clip" and settings.relevance.language != "lexicon"
     labels = detected_labels(settings)

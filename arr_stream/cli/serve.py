@@ -94,7 +94,6 @@ def serve(
     from arr_stream.live.runner import RunnerParts
     from arr_stream.relevance.query import parse_text
     from arr_stream.web.access import AllowedSources, make_access
-    from arr_stream.web.observers import Observer
     from arr_stream.web.server import listen, run_server
     from arr_stream.web.serving import Serving
     from arr_stream.web.sessions import SessionFactory
@@ -114,7 +113,6 @@ def serve(
     )
     hub = EventHub()
     rules = options.alert_rules(when, post, settings, [parse_text(text) for text in query])
-    observer = Observer(hub, partial(options.make_webhooks, post))
     names = allow_host or ()
     make_access(host, token=token, names=names)
     if len(sources) > settings.live.max_streams:
@@ -130,12 +128,11 @@ def serve(
             hub,
             rules=rules,
             make_session=sessions.make,
-            make_consumers=observer.consumers,
-            on_error=observer.failed,
+            make_webhooks=partial(options.make_webhooks, post),
         )
         streams = LiveStreams(settings, presets=loaded.by_name, parts=parts, most_streams=settings.live.max_streams)
         stack.callback(streams.close)
-        serving = Serving(streams, door, allowed, observer, loaded.descriptions, model_name(sessions.name))
+        serving = Serving(streams, door, allowed, loaded.descriptions, model_name(sessions.name))
         stop = stack.enter_context(stop_on_signals())
         teller = _Teller(hub, stop, log)
         stack.enter_context(teller.telling())

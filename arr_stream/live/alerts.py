@@ -1,22 +1,177 @@
-"""Alerts: rules that are checked on every frame of a stream."""
+"""Alerts: rules that are checked on every frame of a stream, one threshold each.
+
+relevance > 0.6 for 2s          the highest score of any query
+relevance[1] < 0.1 for 10s      the score of one query, the first being 0
+motion > 0.02                   the share of the picture that moves
+answer contains "a dog"         text in an answer of the model
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from arr_stream.consumer import Outcome
-from arr_stream.live.rules import RuleWatch, parse_rule
+from arr_stream.errors import InvalidSetting
 from arr_stream.live.webhook import Alert, Notice, Webhook
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import Frame
+
+LONGEST_RULE = 500
+LONGEST_TEXT = 4096
+"""Characters of an answer that a rule looks at."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+"""Control characters, which messages must not bring from an answer into a terminal."""
+
+_LONGEST_SECONDS = 86_400
+_COOLDOWN_SECONDS = 10.0
+_MOVES = 0.1
+"""Value of the motion channel from which a place counts as moving. With a still camera, noise alone (standard deviation
+of 8 levels at 640x360) stays below it everywhere, and a square of 3.5% of the picture counts as 2% of it at 4 pixels a
+frame and as 5% at 8."""
+_SHOWN = 200
+_GAP_SECONDS = 2.0
+_GAP_STEPS = 4.0
+
+_RULE = re.compile(
+    r"""answer\s+contains\s+(?P<quote>["'])(?P<text>(?:(?!(?P=quote)).)+)(?P=quote)
+      | (?P<field>relevance(?:\[(?P<query>\d{1,4})\])?|motion) \s* (?P<sign>[<>]) \s* (?P<limit>\d+\.?\d*|\.\d+)
+        (?:\s+for\s+(?P<seconds>\d+\.?\d*|\.\d+)\s*s)?""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Condition on the frames of a stream, made by `parse_rule`.
+
+    Args:
+        text: The rule as it was written.
+        field: `relevance`, `relevance[K]`, `motion` or `answer`.
+        query: K, for the score of one query.
+        above: The number must be above `limit`, else below.
+        seconds: How long the condition must hold, in the stream's time.
+        answer: Text that an answer must contain, in any case of letters.
+    """
+
+    text: str
+    field: str
+    query: int | None = None
+    above: bool = True
+    limit: float = 0.0
+    seconds: float = 0.0
+    answer: str = ""
+
+    @property
+    def needs_relevance(self) -> bool:
+        """True if the rule cannot hold while the relevance to every query is 0."""
+        return self.field.startswith("relevance") and self.above
+
+    def seen(self, patches: PatchSet) -> str | None:
+        """Return the measured value, such as `relevance 0.8`, if the condition holds on a frame, else None."""
+        if self.answer:
+            return self._answered(patches)
+        scores = patches.query_scores
+        if self.field == "motion":
+            value = float((patches.texture.plane("motion") >= _MOVES).mean())
+        elif self.query is None:
+            value = max(scores, default=0.0)
+        elif self.query < len(scores):
+            value = scores[self.query]
+        else:
+            return None
+        holds = value > self.limit if self.above else value < self.limit
+        return f"{self.field} {value:.3g}" if holds else None
+
+    def _answered(self, patches: PatchSet) -> str | None:
+        for answer in patches.answers:
+            text = answer.text[:LONGEST_TEXT]
+            if answer.finish in ("stop", "length") and self.answer.casefold() in text.casefold():
+                line = " ".join(_CONTROL.sub(" ", text).split())
+                return f"answer: {line[:_SHOWN]}{'...' if len(line) > _SHOWN else ''}"
+        return None
+
+
+class RuleWatch:
+    """A rule over the frames of one stream: fires once when it becomes true, and again only after it was false.
+
+    At least `cooldown_seconds` of the stream's time lie between two alerts. A rule that became true meanwhile and still
+    is fires then.
+    """
+
+    def __init__(self, rule: Rule, cooldown_seconds: float = _COOLDOWN_SECONDS) -> None:
+        self.rule = rule
+        self._cooldown_seconds = cooldown_seconds
+        self._since: float | None = None
+        self._armed = True
+        self._fired_seconds = -math.inf
+        self._last_seconds: float | None = None
+        self._step_seconds = math.inf
+
+    def update(self, patches: PatchSet) -> str | None:
+        """Check the next frame; return a line that describes the event if the rule fires, else None."""
+        now = patches.pts_seconds
+        self._restart_after_gap(now)
+        seen = self.rule.seen(patches)
+        if seen is None:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        # Sums of frame times miss round numbers by a rounding error.
+        if self._since is None or now - self._since < self.rule.seconds - 1e-6:
+            self._armed = True
+            return None
+        if not self._armed or 0 <= now - self._fired_seconds < self._cooldown_seconds:
+            return None
+        self._armed, self._fired_seconds = False, now
+        return seen
+
+    def _restart_after_gap(self, now: float) -> None:
+        """Restart the duration after an unusually long gap without frames: the condition is unknown in between."""
+        if self._last_seconds is not None:
+            step = now - self._last_seconds
+            if step < 0 or step > max(_GAP_SECONDS, _GAP_STEPS * self._step_seconds):
+                self._since = None
+            self._step_seconds = max(step, 0.0)
+        self._last_seconds = now
+
+
+def parse_rule(text: str) -> Rule:
+    """Return the rule that a line of text means; see the module's text for the forms.
+
+    Raises:
+        InvalidSetting: The text is no rule, or one that never holds.
+    """
+    text = " ".join(text.split())
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    found = _RULE.fullmatch(text) if len(text) <= LONGEST_RULE else None
+    if found is None:
+        raise InvalidSetting(
+            f"rule {shown!r} is not valid",
+            remedy="write such as 'relevance > 0.6 for 2s', 'relevance[1] < 0.1', 'motion > 0.02' or "
+            "'answer contains \"a dog\"'",
+        )
+    if found["text"] is not None:
+        return Rule(text, "answer", answer=found["text"])
+    field, above, limit = found["field"].lower(), found["sign"] == ">", float(found["limit"])
+    if limit >= 1 if above else not 0 < limit <= 1:
+        raise InvalidSetting(f"rule {shown!r}: {field} is from 0 to 1", remedy="write such as 'relevance > 0.6'")
+    seconds = float(found["seconds"] or 0.0)
+    if seconds > _LONGEST_SECONDS:
+        raise InvalidSetting(f"rule {shown!r}: {seconds:g} s is too long", remedy=f"at most {_LONGEST_SECONDS} s")
+    query = None if found["query"] is None else int(found["query"])
+    return Rule(text, field, query, above, limit, seconds)
 
 
 class Alerts:
     """Consumer that checks rules on every frame.
 
     Args:
-        rules: See `arr_stream.live.rules`; the list may be changed while the stream runs.
+        rules: Texts for `parse_rule`; the list may be changed while the stream runs.
         stream_name: Name of the stream in the alerts.
         webhooks: Each alert goes to each of them; closed with this consumer.
         on_alert: Called with each alert, in the thread that processes the frames.

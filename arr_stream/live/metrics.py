@@ -1,7 +1,7 @@
 """Prometheus metrics of running streams.
 
-Names and labels follow its conventions: base units (seconds, bytes), `_total` at the end of counters, a label for the
-stream.
+Names and labels follow its conventions: base units (seconds, bytes), `_total` at the end of counters. The label
+`stream` is the id of a stream.
 """
 
 from __future__ import annotations
@@ -69,10 +69,7 @@ class LiveMetrics:
     """All metrics, in an own registry; thread-safe.
 
     A stream has values from `add` to `remove`; those of other streams are ignored, since late events can follow a
-    removal. Stream names are labels, so they must be few, unique and without secrets.
-
-    Raises:
-        BackendUnavailable: prometheus_client is not installed.
+    removal.
     """
 
     def __init__(self) -> None:
@@ -157,7 +154,6 @@ class StreamMetrics:
 
     def __init__(self, metrics: LiveMetrics, stream: str) -> None:
         self._metrics, self._stream = metrics, stream
-        metrics.add(stream)
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Observe one processed frame with its answers."""
@@ -184,4 +180,4 @@ class StreamMetrics:
                 metrics.observe(stream, "answer_seconds", (answer.prefill_ms + answer.decode_ms) / 1e3)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Do nothing: the values stay until `LiveMetrics.remove`."""
+        """Do nothing; `LiveMetrics.remove` ends the stream's values."""

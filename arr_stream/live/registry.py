@@ -110,6 +110,7 @@ class LiveStreams:
         if runner is None:
             return False
         runner.close()
+        self.parts.metrics.remove(id)
         self._tell()
         return True
 
@@ -121,6 +122,13 @@ class LiveStreams:
 
     def statuses(self) -> list[dict[str, Any]]:
         return [runner.status() for runner in self.runners]
+
+    def metrics(self, clients: int) -> tuple[bytes, str]:
+        """Return all metrics in Prometheus' text format, and their content type; `clients` are connected."""
+        runners = self.runners
+        for runner in runners:
+            runner.measure()
+        return self.parts.metrics.render(len(runners), clients)
 
     def _tell(self) -> None:
         self.hub.publish({"type": "streams", "streams": self.statuses()})
@@ -142,4 +150,5 @@ class LiveStreams:
             known = self._runners.pop(runner.id, None)
         if known is not None:
             runner.room.close()
+            self.parts.metrics.remove(runner.id)
             self._tell()

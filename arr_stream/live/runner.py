@@ -24,19 +24,20 @@ from arr_stream.errors import (
     SourceTooLarge,
     WeightsInvalid,
 )
-from arr_stream.keyframes.objects import detected_labels
 from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.live.alerts import Alerts, parse_rule
 from arr_stream.live.events import EventHub
 from arr_stream.live.live_stream import LiveStream
-from arr_stream.live.pictures import PictureRoom
+from arr_stream.live.metrics import LiveMetrics, StreamMetrics
+from arr_stream.live.pictures import PictureRoom, Watching
 from arr_stream.live.publishing import Publisher
-from arr_stream.live.rules import parse_rule
+from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, parse_text
 from arr_stream.run import run
 from arr_stream.selection.budget import budget_tokens
-from arr_stream.sources.base import Source
+from arr_stream.sources.base import Source, SourceStats
 from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 
 if TYPE_CHECKING:
@@ -78,16 +79,15 @@ class RunnerParts:
     Args:
         rules: Alert rules that each stream starts with.
         make_session: Creates the model's session; None without a model.
-        make_consumers: Creates further consumers, such as alerts and metrics.
-        on_error: Called with the error that ended a run of a stream.
+        make_webhooks: Creates the webhooks that get the alerts of one run of a stream.
     """
 
     hub: EventHub
     pool: WorkerPool = field(default_factory=WorkerPool)
+    metrics: LiveMetrics = field(default_factory=LiveMetrics)
     rules: Sequence[str] = ()
     make_session: Callable[[Settings], ModelSession] | None = None
-    make_consumers: Callable[[StreamRunner], Sequence[Consumer]] | None = None
-    on_error: Callable[[StreamRunner, Exception], None] | None = None
+    make_webhooks: Callable[[], Sequence[Webhook]] = tuple
 
 
 class StreamRunner:
@@ -149,6 +149,7 @@ class StreamRunner:
         self._thread = threading.Thread(target=self._work, name=f"arr-stream-{id}", daemon=True)
 
     def start(self) -> None:
+        self._parts.metrics.add(self.id)
         self._thread.start()
 
     @property
@@ -159,18 +160,6 @@ class StreamRunner:
     def live(self) -> bool:
         """True while frames arrive."""
         return self._state == "live"
-
-    @property
-    def stats(self) -> dict[str, int]:
-        """Counters of the open source, empty without one; see `SourceStats`."""
-        source = self._source
-        return asdict(source.stats) if source is not None else {}
-
-    @property
-    def waiting(self) -> int:
-        """Frames in the queue."""
-        stream = self._stream
-        return stream.waiting if stream is not None else 0
 
     @property
     def settings(self) -> Settings:
@@ -187,7 +176,7 @@ class StreamRunner:
         """Return the status as plain JSON values, without secrets; see docs/api.md."""
         source, stream, newest = self._source, self._stream, self.publisher.newest
         info = source.info if source is not None else None
-        stats = self.stats
+        stats = source.stats if source is not None else SourceStats()
         size_wh = newest.grid.size_wh if newest is not None else info.size_wh if info is not None else None
         region, example = self.region_xywh, self.example
         return {
@@ -202,8 +191,8 @@ class StreamRunner:
             "fps": round(self.publisher.fps.value, 2),
             "frames": self._processed,
             "dropped": self._dropped(),
-            "reconnects": stats.get("reconnects", 0),
-            "stalls": stats.get("stalls", 0),
+            "reconnects": stats.reconnects,
+            "stalls": stats.stalls,
             "quality": stream.quality if stream is not None else 0,
             "latency_ms": _rounded(self.publisher.latency_ms.median, 2),
             "age_ms": _rounded(self.publisher.ages_ms.median, 1),
@@ -260,15 +249,10 @@ class StreamRunner:
                 self._stream.ask(*queries)
                 queries = list(self._stream.queries)
             self._queries = tuple(queries)
-        stream = self._stream
-        if stream is None:
-            labels = detected_labels(self.settings)
-            told = [query.detected(labels).notice() for query in queries]
-        else:
-            told = [*stream.query_notices.values()]
-        for notice in told:
-            if notice is not None:
-                self.publisher.notice(notice)
+            # Without a stream, the notices follow when one is opened.
+            notices = self._stream.query_notices.values() if self._stream is not None else ()
+        for notice in notices:
+            self.publisher.notice(notice)
         self.tell_state()
 
     @property
@@ -354,6 +338,22 @@ class StreamRunner:
         self.rules[:] = dict.fromkeys(rule.text for rule in parsed)
         self.tell_state()
 
+    def watch(self, views: Sequence[str], wake: Callable[[], None], *, cells: bool = False) -> Watching:
+        """Subscribe to pictures, and measure their ages; see `PictureRoom.watch`."""
+
+        def on_age(seconds: float) -> None:
+            self.publisher.age(seconds)
+            self._parts.metrics.observe(self.id, "shown_age_seconds", seconds)
+
+        return self.room.watch(views, wake, cells=cells, on_age=on_age)
+
+    def measure(self) -> None:
+        """Update the metrics that the source and the queue keep."""
+        source, stream = self._source, self._stream
+        if source is not None:
+            self._parts.metrics.source(self.id, source.stats, self._dropped())
+        self._parts.metrics.set(self.id, "queue_frames", stream.waiting if stream is not None else 0)
+
     def retry(self) -> None:
         """Reopen a failed or ended source now."""
         self._again.set()
@@ -402,8 +402,8 @@ class StreamRunner:
                 error = self._run()
                 # A retry request during the run does not ask for another run.
                 self._again.clear()
-                if error is not None and self._parts.on_error is not None:
-                    self._parts.on_error(self, error)
+                if error is not None:
+                    self._parts.metrics.count(self.id, "errors_total", type(error).__name__)
                 if self._stop.is_set() or self._on_end is not None:
                     break
                 if self._processed > began:
@@ -426,8 +426,7 @@ class StreamRunner:
             if stream is None:
                 return None
             try:
-                if self._parts.make_consumers is not None:
-                    consumers += self._parts.make_consumers(self)
+                consumers += [StreamMetrics(self._parts.metrics, self.id), self._make_alerts()]
                 self._watcher = self._make_watcher(stream)
                 self._set_state("live", None)
                 return run(stream, consumers, watcher=self._watcher, on_frame=self._count, stop=self._stop).error
@@ -482,6 +481,19 @@ class StreamRunner:
             for notice in (*stream.notices, *stream.query_notices.values()):
                 self.publisher.notice(notice)
         return stream
+
+    def _make_alerts(self) -> Alerts:
+        def on_alert(alert: Alert) -> None:
+            self._parts.metrics.count(self.id, "alerts_total")
+            self._parts.hub.publish({**alert.record(), "type": "alert", "stream": self.id})
+
+        return Alerts(
+            self.rules,
+            stream_name=self.name,
+            webhooks=self._parts.make_webhooks(),
+            on_alert=on_alert,
+            on_notice=self.publisher.notice,
+        )
 
     def _make_watcher(self, stream: LiveStream) -> LiveWatcher | None:
         if self._parts.make_session is None:

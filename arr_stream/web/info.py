@@ -51,7 +51,7 @@ def info_routes(serving: Serving) -> APIRouter:
     @router.get("/metrics", response_class=Response)
     def metrics() -> Response:
         """Return all metrics, for Prometheus."""
-        text, content_type = serving.observer.metrics(serving.streams, len(serving.clients))
+        text, content_type = serving.streams.metrics(len(serving.clients))
         return Response(text, media_type=content_type)
 
     @router.get("/api/info")

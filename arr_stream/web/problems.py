@@ -50,11 +50,6 @@ def problem(status: int, error: str, remedy: str | None = None) -> JSONResponse:
     return JSONResponse(told, status)
 
 
-def unexpected() -> JSONResponse:
-    """Return the response to an unexpected error, without details for the client."""
-    return problem(500, "the server has failed at this; its terminal says more")
-
-
 def add_handlers(app: FastAPI) -> None:
     """Add these handlers to an app."""
 
@@ -77,4 +72,5 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> JSONResponse:
-        return unexpected()
+        # Without details for the client.
+        return problem(500, "the server has failed at this; its terminal says more")

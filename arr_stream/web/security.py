@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +19,7 @@ from starlette.websockets import WebSocket
 from uvicorn.protocols.utils import ClientDisconnected
 
 from arr_stream.web.access import Access
-from arr_stream.web.problems import problem, unexpected
+from arr_stream.web.problems import problem
 
 LARGEST_BODY_BYTES = 1_000_000
 LARGEST_EXAMPLE_BYTES = 10_000_000
@@ -44,6 +45,7 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+_LAST = {"connection": "close"}
 _SAFE = {"GET", "HEAD"}
 _FOREIGN = {"cross-site", "same-site"}
 """Values of browsers for requests by pages of other origins."""
@@ -75,16 +77,16 @@ class Security:
         await guarded(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = HTTPConnection(scope)
-        exchange = _Exchange(request, receive, send)
+        exchange = _Exchange(scope, receive, send)
         try:
-            await exchange.run(self._refusal(request) or exchange.refusal() or self._app)
+            app = self._refusal(HTTPConnection(scope)) or self._app
+            await app(scope, exchange.receive, exchange.send)
         except ClientTooSlow:
             pass
         except Exception as exc:
             self._on_error(exc)
             if not exchange.started:
-                await exchange.run(_last(unexpected()))
+                cut(scope)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = WebSocket(scope, receive, send)
@@ -113,12 +115,12 @@ class Security:
         headers, method, site = request.headers, request.scope["method"], request.headers.get("sec-fetch-site")
         if not self._knows_host(request):
             remedy = "start it with --allow-host NAME"
-            return _last(problem(403, f"this server is not called {headers.get('host', '')[:100]!r}", remedy))
+            return _refused(403, f"this server is not called {headers.get('host', '')[:100]!r}", remedy)
         if method not in _SAFE:
             if site in _FOREIGN or not self._is_own_page(request):
-                return _last(problem(403, "pages of other origins may not change anything here"))
+                return _refused(403, "pages of other origins may not change anything here")
         elif site in _FOREIGN and headers.get("sec-fetch-mode") != "navigate":
-            return _last(problem(403, "pages of other origins may not read anything here"))
+            return _refused(403, "pages of other origins may not read anything here")
         is_page = request.scope["path"] == "/" and method == "GET"
         if self._access.token is not None and is_page and "token" in request.query_params:
             return self._taken_token(request)
@@ -155,74 +157,56 @@ class Security:
 class _Exchange:
     """One request and its response, within limits of size and time; `started` is True once the response has begun."""
 
-    def __init__(self, request: HTTPConnection, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.started = False
-        self._request = request
-        self._receive = receive
-        self._send = send
-        path = request.scope["path"]
-        self._limit = LARGEST_EXAMPLE_BYTES if path.endswith("/example") else LARGEST_BODY_BYTES
+        self._scope, self._receive, self._send = scope, receive, send
+        self._limit = LARGEST_EXAMPLE_BYTES if scope["path"].endswith("/example") else LARGEST_BODY_BYTES
         self._taken_bytes = 0
         self._whole = False
         self._due = time.monotonic() + BODY_SECONDS
-        self._fault: Response | None = None
-
-    def refusal(self) -> Response | None:
-        """Return the response to a body whose declared size is too large."""
-        length = self._request.headers.get("content-length", "")
-        return self._too_large() if length.isdecimal() and int(length[:20]) > self._limit else None
-
-    async def run(self, app: ASGIApp) -> None:
-        """Let the app respond; replace its response to a body that was cut off by the reason."""
-        try:
-            await app(self._request.scope, self.receive, self.send)
-        except Exception:
-            if self._fault is None:
-                raise
-        if self._fault is not None and not self.started:
-            fault, self._fault = self._fault, None
-            await fault(self._request.scope, self._receive, self.send)
+        length = HTTPConnection(scope).headers.get("content-length", "")
+        self._declared_bytes = int(length[:20]) if length.isdecimal() else 0
 
     async def receive(self) -> Message:
+        """Receive the next part of the body.
+
+        Raises:
+            HTTPException: The body is too large or too slow; the app's handlers make it the response.
+        """
         if self._whole:
             return await self._receive()
+        if self._declared_bytes > self._limit:
+            raise self._too_large()
         try:
             async with asyncio.timeout(max(0.0, self._due - time.monotonic())):
                 message = await self._receive()
-        except TimeoutError:
-            self._fault = _last(problem(408, f"the body did not arrive within {BODY_SECONDS:g} s"))
-            raise
+        except TimeoutError as exc:
+            raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} s", _LAST) from exc
         if message["type"] == "http.request":
             self._taken_bytes += len(message.get("body", b""))
             self._whole = not message.get("more_body", False)
             if self._taken_bytes > self._limit:
-                self._fault = self._too_large()
-                raise ValueError("the body is too large")
+                raise self._too_large()
         return message
 
+    def _too_large(self) -> HTTPException:
+        return HTTPException(413, f"the body has more than {self._limit} bytes", _LAST)
+
     async def send(self, message: Message) -> None:
-        if self._fault is not None and not self.started:
-            return
+        """Send a part of the response, whose headers get those that every response has."""
         if message["type"] == "http.response.start":
             self.started = True
-            message = {**message, "headers": self._completed(message.get("headers", ()))}
+            headers, path = MutableHeaders(raw=list(message.get("headers", ()))), self._scope["path"]
+            kept = "no-cache" if path == "/" or path.startswith("/static/") else "no-store"
+            for name, value in {**_HEADERS, "cache-control": kept}.items():
+                headers.setdefault(name, value)
+            message = {**message, "headers": headers.raw}
         try:
             async with asyncio.timeout(SEND_SECONDS):
                 await self._send(message)
         except TimeoutError as exc:
-            cut(self._request.scope)
+            cut(self._scope)
             raise ClientTooSlow from exc
-
-    def _too_large(self) -> Response:
-        return _last(problem(413, f"the body has more than {self._limit} bytes", "send less"))
-
-    def _completed(self, own: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Return the response's headers with those that every response has."""
-        headers, path = MutableHeaders(raw=list(own)), self._request.scope["path"]
-        kept = "no-cache" if path == "/" or path.startswith("/static/") else "no-store"
-        for name, value in {**_HEADERS, "cache-control": kept}.items():
-            headers.setdefault(name, value)
-        return headers.raw
 
 
 def cut(scope: Scope) -> None:
@@ -232,9 +216,10 @@ def cut(scope: Scope) -> None:
         transport.abort()
 
 
-def _last(answer: Response) -> Response:
-    """Return the response with an end of the connection: the rest of the body is not read."""
-    answer.headers["connection"] = "close"
+def _refused(status: int, error: str, remedy: str | None = None) -> Response:
+    """Return a response that ends the connection, so that the rest of the body is not read."""
+    answer = problem(status, error, remedy)
+    answer.headers.update(_LAST)
     return answer
 
 
@@ -242,4 +227,4 @@ def _asking_for_token(is_page: bool) -> Response:
     if is_page:
         return HTMLResponse(_TOKEN_PAGE, 401, {"content-security-policy": _TOKEN_POLICY})
     remedy = "send `Authorization: Bearer TOKEN`, or open /?token=TOKEN in the browser"
-    return _last(problem(401, "no token, or a wrong one", remedy))
+    return _refused(401, "no token, or a wrong one", remedy)

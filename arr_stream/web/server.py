@@ -14,15 +14,13 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 import arr_stream
 from arr_stream.errors import ListenFailed
 from arr_stream.threads import prepare_for_live
 from arr_stream.web.browser import browser_routes
-from arr_stream.web.events import event_routes
+from arr_stream.web.feeds import feed_routes
 from arr_stream.web.info import info_routes, page_routes
-from arr_stream.web.pictures import picture_routes
 from arr_stream.web.problems import add_handlers
 from arr_stream.web.security import TRANSPORT, Security
 from arr_stream.web.serving import Serving
@@ -39,9 +37,6 @@ The limit is above uvicorn's, so that uvicorn can respond that it is busy.
 
 SEND_BUFFER_BYTES = 262_144
 """Send buffer; by default the system buffers megabytes for a stalled client, which are seconds of pictures."""
-
-MOST_UNREAD_BYTES = 8_000_000
-"""Limit of unread pongs for a client that sends pings and reads nothing; pictures and events stay below it."""
 
 _BACKLOG = 128
 _MOST_CONNECTIONS = 256
@@ -114,17 +109,6 @@ class Connection(H11Protocol):
             self.transport.abort()
 
 
-class Socket(WebSocketsSansIOProtocol):
-    """WebSocket that is cut if its client sends pings and takes no data."""
-
-    def handle_ping(self) -> None:
-        """Answer a ping, or cut the connection if too much is unread; see `WebSocketsSansIOProtocol`."""
-        if self.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
-            self.transport.abort()
-            return
-        super().handle_ping()
-
-
 class Server(uvicorn.Server):
     """Server that ends when `stop` is set, not by its own signals.
 
@@ -163,7 +147,7 @@ def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Secur
         redoc_url=None,
     )
     add_handlers(app)
-    for routes in (info_routes, stream_routes, question_routes, picture_routes, event_routes, browser_routes):
+    for routes in (info_routes, stream_routes, question_routes, feed_routes, browser_routes):
         app.include_router(routes(serving))
     page_routes(app)
     return Security(app, serving.access, on_error)
@@ -199,7 +183,7 @@ def run_server(
         config = uvicorn.Config(
             create_app(serving, on_error),
             http=Connection,
-            ws=Socket,
+            ws="websockets-sansio",
             lifespan="on",
             log_config=None,
             access_log=False,

@@ -13,7 +13,6 @@ from arr_stream.live.events import Subscription
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import StreamRunner
 from arr_stream.web.access import Access, AllowedSources
-from arr_stream.web.observers import Observer
 from arr_stream.web.problems import NoSuchThing, NotNow, TooManyClients
 
 MOST_CLIENTS = 64
@@ -100,7 +99,6 @@ class Serving:
     streams: LiveStreams
     access: Access
     allowed: AllowedSources
-    observer: Observer
     presets: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
     clients: Clients = field(default_factory=Clients)

@@ -16,7 +16,6 @@ from arr_stream.live.events import EventHub
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts
 from arr_stream.web.access import AllowedSources, make_access
-from arr_stream.web.observers import Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
 from benchmarks.live.process import end_with_parent
@@ -57,12 +56,9 @@ def main() -> None:
     given = parser.parse_args()
     end_with_parent()
     hub = EventHub()
-    observer = Observer(hub)
-    streams = LiveStreams(
-        Settings.load(None, given.overrides), parts=RunnerParts(hub, make_consumers=observer.consumers)
-    )
+    streams = LiveStreams(Settings.load(None, given.overrides), parts=RunnerParts(hub))
     access = make_access(HOST, token=None, port=given.port)
-    serving = Serving(streams, access, AllowedSources(tuple(given.source)), observer)
+    serving = Serving(streams, access, AllowedSources(tuple(given.source)))
     listener = listen(HOST, given.port)
     with stop_on_signals() as stop:
         _fill(streams, given)

@@ -124,7 +124,7 @@ class _Patches(SimpleNamespace):
 def _open_rules(scratch: Path) -> Run:
     import numpy as np
 
-    from arr_stream.live.rules import RuleWatch, parse_rule
+    from arr_stream.live.alerts import RuleWatch, parse_rule
     from arr_stream.live.webhook import Webhook
 
     moving = SimpleNamespace(plane=lambda name: np.zeros((4, 4), np.float32))

@@ -28,7 +28,7 @@ def _open_messages(scratch: Path) -> Run:
     from arr_stream.live.pictures import checked_views
     from arr_stream.relevance.query import RegionQuery, parse_text
     from arr_stream.web import stream_routes
-    from arr_stream.web.pictures import VideoSocket
+    from arr_stream.web.feeds import VideoSocket
     from arr_stream.web.settings import checked_changes
 
     serving: Any = SimpleNamespace()
@@ -95,7 +95,6 @@ def _open_requests(scratch: Path) -> Run:
     from arr_stream.live.registry import LiveStreams
     from arr_stream.live.runner import RunnerParts
     from arr_stream.web.access import AllowedSources, make_access
-    from arr_stream.web.observers import Observer
     from arr_stream.web.server import create_app
     from arr_stream.web.serving import Serving
 
@@ -104,7 +103,7 @@ def _open_requests(scratch: Path) -> Run:
     unexpected: list[Exception] = []
     streams = LiveStreams(Settings(), parts=RunnerParts(hub))
     access = make_access("127.0.0.1", token="secret-token")
-    serving = Serving(streams, access, AllowedSources(), Observer(hub))
+    serving = Serving(streams, access, AllowedSources())
     app = create_app(serving, unexpected.append)
 
     def run(data: bytes) -> str:

@@ -162,7 +162,7 @@ class Stage:
     def vanish(self) -> None:
         """Connect clients that begin to read and reset the connection, or never read."""
         clients = []
-        for path in ("/api/streams/s1/video.mjpeg", "/api/streams/s2/video.mjpeg", "/api/streams/s1/records"):
+        for path in ("/api/streams/s1/snapshot.jpg", "/api/streams/s2/records", "/api/streams/s1/records"):
             client = socket.create_connection(("127.0.0.1", self.server.port), timeout=10)
             client.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.server.port}\r\n\r\n".encode())
             clients.append(client)

@@ -88,5 +88,4 @@ export const links = {
   answers: (id) => here(stream(id, "/answers")).href,
   records: (id) => here(stream(id, "/records?last=900")).href,
   snapshot: (id, view) => here(stream(id, `/snapshot.jpg?view=${encodeURIComponent(view)}`)).href,
-  mjpeg: (id, view) => here(stream(id, `/video.mjpeg?view=${encodeURIComponent(view)}`)).href,
 };

@@ -175,7 +175,6 @@ class Details {
     this.links.replaceChildren(
       h("a", { class: "button small", href: links.snapshot(status.id, "patches"), ...APART }, "Snapshot"),
       h("a", { class: "button small", href: links.records(status.id), download: `${status.id}.jsonl` }, "Records"),
-      h("a", { class: "button small", href: links.mjpeg(status.id, "patches"), ...APART }, "MJPEG"),
     );
   }
 }

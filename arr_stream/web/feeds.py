@@ -1,24 +1,20 @@
-"""Pictures of a stream: the newest one, an endless response of them, or a WebSocket at the client's pace."""
+"""Pictures of a stream, the newest one or a WebSocket at the client's pace, and events over a WebSocket."""
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import AsyncIterator
 from contextlib import closing
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.websockets import WebSocket
 
-from arr_stream.draw.views import check_view
 from arr_stream.errors import InvalidSetting
+from arr_stream.live.events import Subscription
 from arr_stream.live.pictures import Watching
 from arr_stream.live.runner import StreamRunner
 from arr_stream.web.problems import NoSuchThing, NotYet
-from arr_stream.web.security import TRANSPORT
 from arr_stream.web.serving import Serving, WakeUp
 from arr_stream.web.sockets import (
     ENDING,
@@ -33,8 +29,8 @@ from arr_stream.web.sockets import (
 )
 
 _View = Query("patches", max_length=80, description="a view, or `channel:NAME`")
-_BOUNDARY = "arr-stream-picture"
-_HEAD = f"--{_BOUNDARY}\r\nContent-Type: image/jpeg\r\n\r\n".encode()
+
+_KINDS = ("streams", "state", "frame", "summary", "asking", "text", "answer", "alert", "notice")
 
 
 class ClientMessage(BaseModel):
@@ -60,7 +56,7 @@ class VideoSocket(StayingSocket):
         query = self.websocket.query_params
         views, cells = query.getlist("view") or ["patches"], query.get("cells", "0") in {"1", "true"}
         try:
-            self._watching = self.serving.observer.watch(self._runner, views, wake_up.ring, cells=cells)
+            self._watching = self._runner.watch(views, wake_up.ring, cells=cells)
         except InvalidSetting as exc:
             await self.complain(str(exc))
             return Close(MALFORMED, exc.message)
@@ -99,13 +95,45 @@ class VideoSocket(StayingSocket):
                 await wake_up.wait()
                 continue
             await self.send(message)
-            self.serving.observer.picture_sent(self._runner)
+            self.serving.streams.parts.metrics.count(self._runner.id, "pictures_sent_total")
 
 
-def picture_routes(serving: Serving) -> APIRouter:
-    router = APIRouter(prefix="/api/streams/{id}", tags=["pictures"])
+class EventSocket(StayingSocket):
+    """Listener on a WebSocket; its address names the streams and kinds of events to send, none for all."""
 
-    @router.websocket("/video")
+    async def speak(self, wake_up: WakeUp) -> Close:
+        query = self.websocket.query_params
+        kinds = frozenset(query.getlist("kind"))
+        for kind in kinds.difference(_KINDS):
+            message = f"there are no events of kind {kind[:40]!r}"
+            await self.complain(f"{message}; choose of {', '.join(_KINDS)}")
+            return Close(MALFORMED, message)
+        try:
+            streams = {self.serving.runner(id).id for id in query.getlist("stream")}
+        except NoSuchThing as exc:
+            await self.complain(str(exc))
+            return Close(NO_STREAM, exc.message)
+        with self.serving.events(Subscription(wake_up.ring, streams or None, kinds or None)) as subscription:
+            if subscription.wants("streams", None):
+                listed = {"type": "streams", "streams": self.serving.streams.statuses()}
+                # The list comes first; events from while it was made come after it.
+                for event in (listed, *subscription.drain()):
+                    subscription.put(event)
+            while not self.serving.clients.ended:
+                for event in subscription.drain():
+                    await self.send(json.dumps(event, ensure_ascii=False))
+                await wake_up.wait()
+        return Close(ENDING, "the server is ending")
+
+    def on_message(self, text: str) -> None:
+        """Handle a text message; see `StayingSocket.on_message`."""
+        raise MalformedMessage("nothing is expected here; commands go to /api/streams")
+
+
+def feed_routes(serving: Serving) -> APIRouter:
+    router = APIRouter(tags=["pictures and events"])
+
+    @router.websocket("/api/streams/{id}/video")
     async def video(websocket: WebSocket, id: str) -> None:
         try:
             runner = serving.runner(id)
@@ -115,7 +143,7 @@ def picture_routes(serving: Serving) -> APIRouter:
             return
         await VideoSocket(serving, websocket, runner).run(runner.id)
 
-    @router.get("/snapshot.jpg", response_class=Response)
+    @router.get("/api/streams/{id}/snapshot.jpg", response_class=Response)
     async def snapshot(id: str, view: str = _View) -> Response:
         """Return the newest picture."""
         runner = serving.runner(id)
@@ -126,41 +154,8 @@ def picture_routes(serving: Serving) -> APIRouter:
             raise NotYet(f"{runner.name} has no picture yet", remedy="try again in a moment")
         return Response(jpeg, media_type="image/jpeg")
 
-    async def place(id: str) -> AsyncIterator[WakeUp]:
-        with serving.clients.place(serving.runner(id).id) as wake_up:
-            yield wake_up
-
-    a_place = Depends(place)
-
-    @router.get("/video.mjpeg", response_class=Response)
-    async def mjpeg(request: Request, id: str, view: str = _View, wake_up: WakeUp = a_place) -> Response:
-        """Send pictures one after the other, the newest each time (`multipart/x-mixed-replace`)."""
-        # Buffered pictures are old by the time they arrive: do not buffer here.
-        if (transport := request.scope.get("state", {}).get(TRANSPORT)) is not None:
-            transport.set_write_buffer_limits(high=0)
-        parts = _parts(serving, serving.runner(id), check_view(view), wake_up)
-        return StreamingResponse(parts, media_type=f"multipart/x-mixed-replace; boundary={_BOUNDARY}")
+    @router.websocket("/api/events")
+    async def events(websocket: WebSocket) -> None:
+        await EventSocket(serving, websocket).run()
 
     return router
-
-
-async def _parts(serving: Serving, runner: StreamRunner, view: str, wake_up: WakeUp) -> AsyncIterator[bytes]:
-    """Yield the newest picture each time that the client has taken the last one.
-
-    A part ends at the next one's header, and browsers show it only then: so that header is sent with it, before the
-    next
-    picture exists. A part can therefore not state its length.
-    """
-    with closing(runner.room.watch([view], wake_up.ring)) as watching, serving.removals(wake_up):
-        yield _HEAD
-        while not serving.clients.ended and serving.has(runner) and watching.error is None:
-            message = watching.next_message()
-            if message is None:
-                await wake_up.wait()
-                continue
-            # See `arr_stream.live.pictures.message`.
-            (length,) = struct.unpack_from("<I", message)
-            yield message[4 + length :] + b"\r\n" + _HEAD
-            yield b""  # resumes when all data before it have gone to the system
-            serving.observer.picture_sent(runner)
-            watching.acknowledge(json.loads(message[4 : 4 + length])["seq"])
