@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFrame
+from arr_stream.errors import BackendUnavailable, BudgetError, InvalidSetting, RegionOutsideFrame
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.live_stream import LiveStream
 from arr_stream.outputs import records_of
@@ -94,7 +94,9 @@ def test_what_else_is_set_while_models_load_does_not_lose_them(fed: Fed) -> None
     fed.next()
     other = LIGHT.with_values({"keyframes.clusters": "features"})
     fed.stream.configure(other)
-    fed.stream.configure(other.with_values({"selection.budget": "5"}))
+    with pytest.raises(InvalidSetting, match="loading"):
+        fed.stream.configure(LIGHT.with_values({"keyframes.clusters": "sam"}))
+    fed.stream.configure(fed.stream.settings.with_values({"selection.budget": "5"}))
     changed = fed.until(lambda patches: patches.parts.get("clusters", (0, ""))[1].startswith("features"))
     assert len(changed) == 5
 

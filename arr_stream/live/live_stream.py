@@ -91,10 +91,9 @@ class LiveStream(Stream):
         self._pool = pool
         self._models_ready = False
         self._on_notice = on_notice
-        self._loads = 0
-        self._asked_makers = self._loaded_makers = settings
+        self._loading = False
+        self._coming: KeyframeProvider | None = None
         self._closing = threading.Event()
-        self._coming: list[KeyframeProvider] = []
         self._lock = threading.Lock()
         super().__init__(source, settings, queries, gaze=self.pointer, realtime=True)
 
@@ -124,23 +123,25 @@ class LiveStream(Stream):
         self._commands.put(lambda: self.pipeline.ask(asked))
 
     def configure(self, settings: Settings) -> None:
-        """Change the settings. Changes that need other keyframe models take effect when those are loaded.
+        """Change the settings from the next frame on; those that need other keyframe models, when these are loaded.
 
         Raises:
             BudgetError: The budget does not fit the grid.
+            InvalidSetting: Other models are loading already.
         """
         grid = Grid.for_size(self._size_wh, max_pixels=settings.grid.max_pixels)
         budget_tokens(settings.selection.budget, grid.cells)
         with self._lock:
-            self.settings = settings
-            before, self._asked_makers = self._asked_makers, settings
-            same_makers = maker_values(before) == maker_values(settings)
-            self._loads += not same_makers
-            load = self._loads
-        if same_makers:
-            self._commands.put(lambda: self._take(settings))
-            return
-        threading.Thread(target=self._rebuild, args=(settings, load), name="arr-stream-change", daemon=True).start()
+            loads = maker_values(settings) != maker_values(self.settings)
+            if loads and self._loading:
+                raise InvalidSetting(
+                    "other keyframe models are loading and wait for the next frame", remedy="change it after that"
+                )
+            self._loading |= loads
+            self.settings = now = with_maker_values(settings, self.settings)
+        self._commands.put(lambda: self._take(now))
+        if loads:
+            threading.Thread(target=self._load, args=(settings,), name="arr-stream-change", daemon=True).start()
 
     def __iter__(self) -> Iterator[PatchSet]:
         noted = 0
@@ -169,9 +170,9 @@ class LiveStream(Stream):
         # Close the source first: it wakes a reader that waits for a frame.
         self.source.close()
         with self._lock:
-            coming, self._coming = self._coming, []
-        for provider in coming:
-            provider.close()
+            coming, self._coming = self._coming, None
+        if coming is not None:
+            coming.close()
         super().close()
 
     @property
@@ -228,13 +229,8 @@ class LiveStream(Stream):
         self.pipeline.configure(settings)
         self._adapt()
 
-    def _rebuild(self, settings: Settings, load: int) -> None:
-        """Load other keyframe models while the stream runs, then switch over between two frames.
-
-        Args:
-            settings: Settings with those models.
-            load: Number of this load; only the newest one counts when it is complete.
-        """
+    def _load(self, settings: Settings) -> None:
+        """Load the keyframe models of these settings while the stream runs, then switch over between two frames."""
         provider: KeyframeProvider | None = None
         try:
             provider = self._make_provider(settings)
@@ -245,29 +241,17 @@ class LiveStream(Stream):
         except Exception as exc:
             if provider is not None:
                 provider.close()
-            with self._lock:
-                if load == self._loads:
-                    self._asked_makers = self._loaded_makers
-                    self.settings = with_maker_values(self.settings, self._loaded_makers)
+            self._loading = False
             if self._on_notice is not None:
                 self._on_notice(f"settings were not changed: {exc}")
-            return
-        with self._lock:
-            if load == self._loads and not self._closing.is_set():
-                # Earlier providers never got a frame to switch over on.
-                unwanted, self._coming, self._loaded_makers = self._coming, [provider], settings
-            else:
-                unwanted = [provider]
-        for each in unwanted:
-            each.close()
-        if provider in unwanted:
             return
 
         def change_over() -> None:
             with self._lock:
-                if provider not in self._coming:
+                if self._coming is None:
                     return
-                self._coming.remove(provider)
+                self._coming, self._loading = None, False
+                self.settings = with_maker_values(self.settings, settings)
             former, self._provider = self._provider, provider
             self.pipeline = pipeline
             pipeline.ask(self.queries)
@@ -275,4 +259,10 @@ class LiveStream(Stream):
             if former is not None:
                 former.close()
 
-        self._commands.put(change_over)
+        with self._lock:
+            closed = self._closing.is_set()
+            self._coming = None if closed else provider
+        if closed:
+            provider.close()
+        else:
+            self._commands.put(change_over)
