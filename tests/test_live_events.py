@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arr_stream.live.events import EventHub, Subscription
+from arr_stream.live.publishing import EventHub, Subscription
 
 
 def test_reach_those_who_want_them() -> None:

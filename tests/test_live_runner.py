@@ -22,7 +22,7 @@ from arr_stream.errors import (
     RegionOutsideFrame,
 )
 from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.live.events import EventHub, Subscription
+from arr_stream.live.publishing import EventHub, Subscription
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.sources.base import Source
@@ -102,7 +102,7 @@ def test_what_is_asked_and_set_takes_effect_and_what_is_wrong_changes_nothing(li
         with pytest.raises(BudgetError):
             runner.configure(wrong)
     assert runner.status()["settings"]["selection.budget"] == "4"
-    runner.rename(" gate ")
+    runner.rename("gate")
     assert runner.status()["name"] == "gate"
     runner.set_gaze(0.5, 0.5)
     with pytest.raises(InvalidSetting):

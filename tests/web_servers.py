@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from arr_stream.config import Settings
-from arr_stream.live.events import EventHub
+from arr_stream.live.publishing import EventHub
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts
 from arr_stream.vlm.session import ModelSession

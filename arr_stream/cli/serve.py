@@ -20,7 +20,7 @@ from arr_stream.errors import InvalidSetting
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from arr_stream.live.events import Event, EventHub
+    from arr_stream.live.publishing import Event, EventHub
     from arr_stream.web.access import Access
 
 TOKEN_VARIABLE = "ARR_STREAM_TOKEN"
@@ -89,7 +89,7 @@ def serve(
 
     from arr_stream.answers import model_name
     from arr_stream.cli.running import stop_on_signals
-    from arr_stream.live.events import EventHub
+    from arr_stream.live.publishing import EventHub
     from arr_stream.live.registry import LiveStreams
     from arr_stream.live.runner import RunnerParts
     from arr_stream.relevance.query import parse_text
@@ -173,7 +173,7 @@ class _Teller:
     """
 
     def __init__(self, hub: EventHub, stop: threading.Event, log: Log) -> None:
-        from arr_stream.live.events import Subscription
+        from arr_stream.live.publishing import Subscription
 
         self._hub = hub
         self._stop = stop

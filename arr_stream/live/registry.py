@@ -9,7 +9,7 @@ from typing import Any
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.events import EventHub
+from arr_stream.live.publishing import EventHub
 from arr_stream.live.runner import Opener, RunnerParts, StreamRunner
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query, parse_text

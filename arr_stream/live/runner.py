@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.config import Settings, public_settings
-from arr_stream.consumer import Consumer
 from arr_stream.errors import (
     ArrStreamError,
     BackendUnavailable,
@@ -26,11 +25,10 @@ from arr_stream.errors import (
 )
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.alerts import Alerts, parse_rule
-from arr_stream.live.events import EventHub
 from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.metrics import LiveMetrics, StreamMetrics
 from arr_stream.live.pictures import PictureRoom, Watching
-from arr_stream.live.publishing import Publisher
+from arr_stream.live.publishing import EventHub, Publisher
 from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
@@ -158,7 +156,6 @@ class StreamRunner:
 
     @property
     def live(self) -> bool:
-        """True while frames arrive."""
         return self._state == "live"
 
     @property
@@ -179,6 +176,7 @@ class StreamRunner:
         stats = source.stats if source is not None else SourceStats()
         size_wh = newest.grid.size_wh if newest is not None else info.size_wh if info is not None else None
         region, example = self.region_xywh, self.example
+        faults = stream.query_faults if stream is not None else {}
         return {
             "id": self.id,
             "name": self.name,
@@ -200,7 +198,7 @@ class StreamRunner:
             "confidence": round(newest.confidence, 4) if newest is not None else None,
             "query": [redact_url(query.label) for query in self.queries],
             "texts": [redact_url(text) for text in self.texts],
-            "not_understood": self._not_understood(),
+            "not_understood": {redact_url(text): redact_url(fault) for text, fault in faults.items()},
             "region": list(region) if region is not None else None,
             "example": example.path.name if example is not None else None,
             "rules": list(self.rules),
@@ -225,9 +223,7 @@ class StreamRunner:
         self.tell_state()
 
     def rename(self, name: str) -> None:
-        if not 1 <= len(name.strip()) <= 80:
-            raise InvalidSetting(f"the name has {len(name.strip())} letters", remedy="give 1 to 80")
-        self.name = name.strip()
+        self.name = name
         self.tell_state()
 
     def ask_for(
@@ -301,13 +297,11 @@ class StreamRunner:
         """Ask the model: at once, at an interval, or when the scene changes.
 
         Raises:
-            InvalidSetting: There is no model, the stream does not run, or the plan is invalid.
+            InvalidSetting: No model watches the stream, or the plan is invalid.
         """
         with self._lock:
-            if self._parts.make_session is None:
-                raise InvalidSetting("there is no model to ask", remedy="start with --model or --endpoint")
             if self._watcher is None:
-                raise InvalidSetting(f"{self.name} is not running", remedy="ask when it shows a picture")
+                raise InvalidSetting(f"no model watches {self.name}", remedy="ask when it shows a picture")
             if when == "now":
                 self._watcher.request(question)
             else:
@@ -315,7 +309,7 @@ class StreamRunner:
         self.tell_state()
 
     def ask_no_more(self) -> None:
-        """Stop the questions of `every` or `change`."""
+        """Stop repeated questions."""
         with self._lock:
             self._asking = None
             if self._watcher is not None:
@@ -381,11 +375,6 @@ class StreamRunner:
         stream = self._stream
         return self._dropped_before + (stream.dropped if stream is not None else 0)
 
-    def _not_understood(self) -> dict[str, str]:
-        stream = self._stream
-        faults = stream.query_faults if stream is not None else {}
-        return {redact_url(text): redact_url(fault) for text, fault in faults.items()}
-
     def _changed_settings(self) -> dict[str, Any]:
         return {
             f"{section}.{key}": value
@@ -402,85 +391,80 @@ class StreamRunner:
                 error = self._run()
                 # A retry request during the run does not ask for another run.
                 self._again.clear()
+                if self._stop.is_set():
+                    break
                 if error is not None:
                     self._parts.metrics.count(self.id, "errors_total", type(error).__name__)
-                if self._stop.is_set() or self._on_end is not None:
+                if self._on_end is not None:
                     break
                 if self._processed > began:
                     retry_seconds = _FIRST_RETRY_SECONDS
-                wait_seconds = retry_seconds if _may_pass(error) else None
-                self._set_state("ended" if error is None else "failed", _told(error, wait_seconds))
-                self._again.wait(wait_seconds)
+                if error is None:
+                    self._set_state("ended")
+                    self._again.wait()
+                    continue
+                message = str(error) if isinstance(error, ArrStreamError) else f"{type(error).__name__}: {error}"
+                lasting = isinstance(error, _WANT_A_CHANGE) or getattr(error, "permanent", False)
+                self._set_state("failed", message if lasting else f"{message}; next attempt in {retry_seconds:.0f} s")
+                self._again.wait(None if lasting else retry_seconds)
                 retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
         finally:
-            self._set_state("ended", None)
+            self._set_state("ended")
             if self._on_end is not None:
                 self._on_end(self)
 
     def _run(self) -> Exception | None:
         """Open the source and process it to its end; return the error."""
-        self._set_state("connecting", None)
-        consumers: list[Consumer] = [self.publisher]
+        self._set_state("connecting")
+        consumers = [self.publisher, StreamMetrics(self._parts.metrics, self.id), self._make_alerts()]
         try:
-            stream = self._open()
-            if stream is None:
-                return None
-            try:
-                consumers += [StreamMetrics(self._parts.metrics, self.id), self._make_alerts()]
-                self._watcher = self._make_watcher(stream)
-                self._set_state("live", None)
-                return run(stream, consumers, watcher=self._watcher, on_frame=self._count, stop=self._stop).error
-            finally:
-                stream.close()
-                with self._lock:
-                    self._dropped_before += stream.dropped
-                    self._settings = stream.settings
-                    self._stream = self._watcher = None
+            with contextlib.closing(self._open()) as stream:
+                if not self._begin(stream):
+                    return None
+                try:
+                    return run(stream, consumers, watcher=self._watcher, on_frame=self._count, stop=self._stop).error
+                finally:
+                    with self._lock:
+                        self._dropped_before += stream.dropped
+                        self._settings = stream.settings
+                        self._stream = self._watcher = None
         except Exception as exc:
             for consumer in consumers:
                 consumer.close(failed=True)
             return exc
 
-    def _open(self) -> LiveStream | None:
-        """Return the stream, ready to run; None if the runner was closed meanwhile."""
+    def _open(self) -> LiveStream:
         from arr_stream.sources.live import Interrupt
 
         with self._lock:
             settings, queries = self._settings, self._queries
             self._source, self._opening = None, Interrupt()
             if self._stop.is_set():
-                return None
+                self._opening.set()
         source = self._opener(settings, self._on_source, self._opening)
         with self._lock:
             self._source = source
-        try:
-            stream = LiveStream(
-                source, settings, _fitting(queries, source), pool=self._parts.pool, on_notice=self.publisher.notice
-            )
-        except BaseException:
-            source.close()
-            raise
-        try:
-            with self._lock:
-                # Apply changes made while the source opened.
-                if self._settings is not settings:
-                    stream.configure(self._settings)
-                if self._queries is not queries:
-                    stream.ask(*_fitting(self._queries, source))
-                self._stream = stream
-                stream.paused = self._paused
-                closed = self._stop.is_set()
-        except BaseException:
-            stream.close()
-            raise
-        if closed:
-            stream.close()
-            return None
+        queries = _fitting(queries, source)
+        return LiveStream(source, settings, queries, pool=self._parts.pool, on_notice=self.publisher.notice)
+
+    def _begin(self, stream: LiveStream) -> bool:
+        """Apply the changes since the source began to open; return False if the runner was closed meanwhile."""
+        with self._lock:
+            if self._stop.is_set():
+                return False
+            if self._settings is not stream.settings:
+                stream.configure(self._settings)
+            if (queries := _fitting(self._queries, stream.source)) != stream.queries:
+                stream.ask(*queries)
+            stream.paused = self._paused
+            self._stream = stream
         if self._noticed != stream.queries:
             self._noticed = stream.queries
             for notice in (*stream.notices, *stream.query_notices.values()):
                 self.publisher.notice(notice)
-        return stream
+        self._watcher = self._make_watcher(stream)
+        self._set_state("live")
+        return True
 
     def _make_alerts(self) -> Alerts:
         def on_alert(alert: Alert) -> None:
@@ -521,31 +505,19 @@ class StreamRunner:
         if state.state not in ("ended", "failed"):
             self._set_state(state.state, state.message)
 
-    def _set_state(self, state: str, message: str | None) -> None:
+    def _set_state(self, state: str, message: str | None = None) -> None:
         self._state, self._message = state, None if message is None else redact_url(message)
         self.tell_state()
 
 
-def _fitting(queries: Sequence[Query], source: Source) -> list[Query]:
+def _fitting(queries: Sequence[Query], source: Source) -> tuple[Query, ...]:
     """Return the queries without regions outside the frame, whose size has changed since."""
     kept: list[Query] = []
     for query in queries:
         with contextlib.suppress(ArrStreamError):
             kept.append(query.checked(source.info.size_wh) if isinstance(query, RegionQuery) else query)
-    return kept
+    return tuple(kept)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
-
-
-def _may_pass(error: Exception | None) -> bool:
-    """Return whether a retry may succeed without any change."""
-    return error is not None and not isinstance(error, _WANT_A_CHANGE) and not getattr(error, "permanent", False)
-
-
-def _told(error: Exception | None, wait_seconds: float | None) -> str | None:
-    if error is None:
-        return None
-    text = str(error) if isinstance(error, ArrStreamError) else f"{type(error).__name__}: {error}"
-    return text if wait_seconds is None else f"{text}; next attempt in {wait_seconds:.0f} s"

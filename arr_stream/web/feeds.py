@@ -11,8 +11,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.websockets import WebSocket
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.events import Subscription
 from arr_stream.live.pictures import Watching
+from arr_stream.live.publishing import Subscription
 from arr_stream.live.runner import StreamRunner
 from arr_stream.web.problems import NoSuchThing, NotYet
 from arr_stream.web.serving import Serving, WakeUp

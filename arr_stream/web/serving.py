@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
-from arr_stream.live.events import Subscription
+from arr_stream.live.publishing import Subscription
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import StreamRunner
 from arr_stream.web.access import Access, AllowedSources

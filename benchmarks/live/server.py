@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from arr_stream.cli.running import stop_on_signals
 from arr_stream.config import Settings
-from arr_stream.live.events import EventHub
+from arr_stream.live.publishing import EventHub
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts
 from arr_stream.web.access import AllowedSources, make_access

@@ -91,7 +91,7 @@ def _requests() -> list[bytes]:
 
 def _open_requests(scratch: Path) -> Run:
     from arr_stream.config import Settings
-    from arr_stream.live.events import EventHub
+    from arr_stream.live.publishing import EventHub
     from arr_stream.live.registry import LiveStreams
     from arr_stream.live.runner import RunnerParts
     from arr_stream.web.access import AllowedSources, make_access
