@@ -12,17 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_stream.cli import options
-from arr_stream.cli.batch_progress import batch_reporting, print_plan, print_summary
-from arr_stream.cli.console import Log, counted, interrupted
+from arr_stream.cli.console import Log, Reporter, counted, interrupted, out, print_line, reporting, say_json
 from arr_stream.cli.running import stop_on_signals
 from arr_stream.errors import BatchIncomplete, InvalidSetting, SourceDamaged, SourceNotFound
 from arr_stream.extras import need
+from arr_stream.plain_text import redact_url
 
 if TYPE_CHECKING:
     from arr_stream.batch.batch import BatchResult
     from arr_stream.batch.engine import WorkerEngine
-    from arr_stream.batch.job import JobOptions
+    from arr_stream.batch.job import Event, JobOptions
+    from arr_stream.batch.plan import Plan
 
+_MOST_LINES = 20
+_STATES = {
+    "new": "to do",
+    "done": "done",
+    "gone": "done, source gone",
+    "changed": "to do again, source changed",
+    "differs": "to do again, done with other settings",
+}
 _BATCH = "How to go about it"
 """Panel of the help."""
 
@@ -128,7 +137,7 @@ def batch(
     if dry_run:
         from arr_stream.batch.plan import make_plan
 
-        print_plan(make_plan(sources, asked, force=force), notices)
+        _print_plan(make_plan(sources, asked, force=force), notices)
         return
     if settings.models.download:
         # Here, once: otherwise every worker would download them.
@@ -141,7 +150,7 @@ def batch(
     with (
         stop_on_signals(hangup=True) as stop,
         opened(sources, asked, force=force) as (plan, lock),
-        batch_reporting(len(plan.to_do), log) as reporter,
+        reporting(len(plan.to_do), log) as reporter,
     ):
         for notice in (*notices, *plan.notices):
             reporter.notice(notice)
@@ -152,10 +161,10 @@ def batch(
             engine_name=engine.value,
             retries=retries,
             stop=stop,
-            watch=reporter.hear,
+            watch=BatchReporter(reporter, len(plan.to_do)).hear,
         )
     if log is not Log.QUIET:
-        print_summary(result, log)
+        _print_summary(result, log)
     _finish(result)
 
 
@@ -215,3 +224,101 @@ def _finish(result: BatchResult) -> None:
             frames_read=result.frames,
             remedy=f"the decodable frames are kept; see {result.plan.layout.summary}",
         )
+
+
+class BatchReporter:
+    """Listener of a batch that reports each finished file, with the total.
+
+    Args:
+        reporter: Prints the lines.
+        to_do: Number of files.
+    """
+
+    def __init__(self, reporter: Reporter, to_do: int) -> None:
+        self._reporter, self._to_do = reporter, to_do
+        self._settled = 0
+
+    def hear(self, event: Event) -> None:
+        """Report an event of a file; text has lines for settled files only."""
+        from arr_stream.batch.job import JobFailed, JobFinished, JobProgress, JobStarted
+
+        reporter, name = self._reporter, event.attempt.job.name
+        match event:
+            case JobStarted() if reporter.log is Log.JSON:
+                say_json(event="started", name=name, attempt=event.attempt.number, worker=event.worker)
+            case JobProgress() if reporter.log is Log.JSON:
+                say_json(event="progress", name=name, frames=event.frames, num_frames=event.num_frames)
+            case JobFinished(done=done):
+                figures = {"frames": done.frames, "seconds": done.seconds}
+                fields = {**figures, "notices": list(done.notices), "damaged": done.damaged}
+                line = self._settle(f"{name}: {counted(done.frames, 'frame')} in {done.seconds:.1f} s")
+                reporter.tell(line, "finished", name=name, **fields)
+                if reporter.log is not Log.JSON:
+                    for notice in done.notices:
+                        reporter.notice(f"{name}: {notice}")
+                    if done.damaged is not None:
+                        reporter.warning(f"{name}: damaged: {done.damaged}")
+            case JobFailed():
+                if event.again:
+                    line = f"note: {name}: {event.kind}, another attempt follows: {event.message}"
+                else:
+                    line = self._settle(f"{name}: failed: {event.message}")
+                reporter.tell(line, "failed", name=name, kind=event.kind, text=event.message, again=event.again)
+
+    def _settle(self, line: str) -> str:
+        """Count a file as done, and return the line about it."""
+        self._settled += 1
+        place = f"{self._settled}/{self._to_do}"
+        self._reporter.move_bar(f"{place} files", self._settled, self._to_do)
+        return f"{place} {line}{self._reporter.left(self._settled, self._to_do)}"
+
+
+def _print_plan(plan: Plan, notices: Sequence[str]) -> None:
+    """Print the plan to standard output, with further notices."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("name", "state", "source")
+    table.columns[0].overflow = table.columns[2].overflow = "fold"
+    for file in plan.files:
+        table.add_row(Text(file.job.name), _STATES[file.state], Text(redact_url(file.job.source)))
+    out.print(table)
+    for notice in (*notices, *plan.notices):
+        print_line(f"note: {notice}")
+    out.print(f"{counted(len(plan.to_do), 'file')} of {len(plan.files)} to do; nothing was done", markup=False)
+
+
+def _print_summary(result: BatchResult, log: Log) -> None:
+    """Print the summary of a run to standard output, or log it as a JSON line."""
+    plan, damaged = result.plan, result.damaged
+    counts = {
+        "files": len(plan.files),
+        "done": len(result.finished),
+        "kept": len(plan.kept),
+        "failed": len(result.failed),
+        "left": len(result.left),
+    }
+    if log is Log.JSON:
+        say_json(event="done", reason=result.reason, **counts)
+        return
+    from rich.table import Table
+
+    shown = {
+        "files": counts["files"],
+        "done": counts["done"],
+        "done before": counts["kept"],
+        "of these damaged": len(damaged),
+        "failed": counts["failed"],
+        "left": counts["left"],
+        "frames": result.frames,
+    }
+    shown = {what: count for what, count in shown.items() if count or what in ("files", "done")}
+    table = Table(*shown, "seconds")
+    table.add_row(*(str(count) for count in shown.values()), f"{result.seconds:.1f}")
+    out.print(table)
+    lines = [f"{name}: damaged: {what}" for name, what in damaged.items()]
+    lines += [f"{event.attempt.job.name}: {event.kind}: {event.message}" for event in result.failed]
+    for line in lines[:_MOST_LINES]:
+        print_line(line)
+    if len(lines) > _MOST_LINES:
+        print_line(f"and {len(lines) - _MOST_LINES} more, see {plan.layout.summary}")

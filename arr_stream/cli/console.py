@@ -50,8 +50,8 @@ out = _Results(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 INTERRUPTED_EXIT_CODE = 130
-_PLAIN_EVERY_SECONDS = 5.0
-Advance = Callable[[str, int, int], None]
+_PLAIN_EVERY_SECONDS, _JSON_EVERY_SECONDS = 5.0, 1.0
+Advance = Callable[[str, int, int | None], None]
 """Callback after each step of the work: description, amount done, total amount."""
 _INSTEAD = {"cancelled": "(interrupted)", "failed": "(no answer)"}
 
@@ -100,157 +100,118 @@ class Log(StrEnum):
 
 
 class Reporter:
-    """Progress display of a run; this class, for `--log quiet`, prints warnings only."""
+    """Progress and notices of a run on standard error; with `--log quiet`, warnings only.
 
-    def notice(self, text: str) -> None:
-        """Print a notice."""
+    Args:
+        log: Value of `--log`.
+        total: Number of steps; None if unknown.
+        progress: Bar on a terminal, whose task it is; None for a line every few seconds.
+    """
 
-    def warning(self, text: str) -> None:
-        """Print a line without which the user would misread the result, with `--log quiet` as well."""
-        say(f"warning: {text}")
-
-    def frame(self, index: int, latency_ms: float, tokens: int) -> None:
-        """Report a finished frame."""
-
-    def pause(self) -> None:
-        """Pause the display, since something else is going to write on the terminal."""
-
-    def resume(self) -> None:
-        """Resume the display after a pause."""
-
-    def answer(self, answer: Answer) -> None:
-        """Report an answer of a model, or its failure."""
-
-    def done(self, text: str) -> None:
-        """Print the last line of a run."""
-
-
-class JsonLines(Reporter):
-    """One JSON object a line on standard error, for programs."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def notice(self, text: str) -> None:
-        say_json(event="notice", text=text)
-
-    def warning(self, text: str) -> None:
-        say_json(event="warning", text=text)
-
-    def frame(self, index: int, latency_ms: float, tokens: int) -> None:
-        if time.monotonic() - self._last >= 1.0:
-            self._last = time.monotonic()
-            say_json(event="progress", frame=index, latency_ms=round(latency_ms, 3), tokens=tokens)
-
-    def answer(self, answer: Answer) -> None:
-        from arr_stream.records.schema import answer_record
-
-        say_json(event="answer", **{key: value for key, value in answer_record(answer).items() if key != "type"})
-
-    def done(self, text: str) -> None:
-        say_json(event="done", text=text)
-
-
-class PlainLines(Reporter):
-    """Line every few seconds, for output that is not a terminal."""
-
-    def __init__(self, total: int | None) -> None:
-        self._total = total
+    def __init__(self, log: Log, total: int | None = None, progress: Progress | None = None) -> None:
+        self.log, self._total, self._progress = log, total, progress
+        self._task = progress.add_task("", total=total) if progress is not None else None
         self._said: set[str] = set()
         self._start = self._last = time.monotonic()
 
+    def tell(self, line: str, event: str, **fields: object) -> None:
+        """Print one line, or one JSON object with these fields."""
+        if self.log is Log.JSON:
+            say_json(event=event, **fields)
+        elif self.log is Log.TEXT:
+            say(line)
+
     def notice(self, text: str) -> None:
-        self._said.add(text)
-        say(f"note: {text}")
+        self.tell(f"note: {text}", "notice", text=text)
+
+    def warning(self, text: str) -> None:
+        """Print a line without which the user would misread the result, with `--log quiet` as well."""
+        if self.log is Log.QUIET:
+            say(f"warning: {text}")
+        self.tell(f"warning: {text}", "warning", text=text)
+
+    def advance(self, text: str, done: int, total: int | None, **fields: object) -> None:
+        """Report progress: at once on a bar, else every few seconds."""
+        if self.move_bar(text, done, total):
+            return
+        if time.monotonic() - self._last >= (_JSON_EVERY_SECONDS if self.log is Log.JSON else _PLAIN_EVERY_SECONDS):
+            self._last = time.monotonic()
+            self.tell(f"{text}{self.left(done, total)}", "progress", **fields)
+
+    def move_bar(self, text: str, done: int, total: int | None) -> bool:
+        """Show progress on the bar; return False without one."""
+        if self._progress is None or self._task is None:
+            return False
+        self._progress.update(self._task, description=text, completed=done, total=total)
+        return True
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
-        now = time.monotonic()
-        if now - self._last < _PLAIN_EVERY_SECONDS:
-            return
-        self._last = now
-        fps = (index + 1) / (now - self._start)
+        """Report a finished frame."""
+        done = index + 1
         of = f"/{self._total}" if self._total else ""
-        left = f", {(self._total - index - 1) / fps:.0f} s left" if self._total else ""
-        err.print(f"frame {index + 1}{of}, {fps:.1f} fps, {latency_ms:.1f} ms a frame{left}", markup=False)
+        fps = done / max(time.monotonic() - self._start, 1e-9)
+        text = f"frame {done}{of}, {fps:.1f} fps, {latency_ms:.1f} ms a frame"
+        self.advance(text, done, self._total, frame=index, latency_ms=round(latency_ms, 3), tokens=tokens)
 
-    def answer(self, answer: Answer) -> None:
-        if answer.error is not None:
-            self.notice(f"no answer at {answer.pts_seconds:.1f} s: {answer.error}")
-            return
-        tokens = f"{answer.answer_tokens} tokens in " if answer.answer_tokens else ""
-        memory = f", from {answer.visual_tokens} cells in {answer.memory_tokens} tokens" if answer.visual_tokens else ""
-        total_ms = answer.prefill_ms + answer.decode_ms
-        say(f"{tokens}{total_ms:.0f} ms, the first after {answer.prefill_ms:.0f} ms{memory}")
-        if answer.note and answer.note not in self._said:
-            self.notice(answer.note)
-
-    def done(self, text: str) -> None:
-        say(text)
-
-
-class Bar(PlainLines):
-    """A progress bar on a terminal."""
-
-    def __init__(self, progress: Progress, total: int | None) -> None:
-        super().__init__(total)
-        self._progress = progress
-        self._task = progress.add_task("", total=total, fps="", latency="")
-
-    def frame(self, index: int, latency_ms: float, tokens: int) -> None:
-        fps = (index + 1) / max(time.monotonic() - self._start, 1e-9)
-        self._progress.update(
-            self._task, completed=index + 1, fps=f"{fps:.1f} fps", latency=f"{latency_ms:.1f} ms, {tokens} tokens"
-        )
+    def left(self, done: int, total: int | None) -> str:
+        """Return the time left, as the end of a line; nothing if it is unknown or over."""
+        seconds = (time.monotonic() - self._start) / max(1, done) * ((total or done) - done)
+        return f", about {seconds:.0f} s left" if seconds > 0 else ""
 
     def pause(self) -> None:
-        self._progress.stop()
+        """Pause the bar, since something else is going to write on the terminal."""
+        if self._progress is not None:
+            self._progress.stop()
 
     def resume(self) -> None:
-        self._progress.start()
+        """Resume the bar after a pause."""
+        if self._progress is not None:
+            self._progress.start()
+
+    def answer(self, answer: Answer) -> None:
+        """Report an answer of a model, or its failure."""
+        from arr_stream.records.schema import answer_record
+
+        if self.log is Log.JSON:
+            say_json(event="answer", **{key: value for key, value in answer_record(answer).items() if key != "type"})
+        elif answer.error is not None:
+            self.notice(f"no answer at {answer.pts_seconds:.1f} s: {answer.error}")
+        elif self.log is Log.TEXT:
+            tokens = f"{answer.answer_tokens} tokens in " if answer.answer_tokens else ""
+            memory = f", from {answer.visual_tokens} cells in {answer.memory_tokens} tokens"
+            total_ms = answer.prefill_ms + answer.decode_ms
+            say(
+                f"{tokens}{total_ms:.0f} ms, the first after {answer.prefill_ms:.0f} ms"
+                + (memory if answer.visual_tokens else "")
+            )
+            if answer.note and answer.note not in self._said:
+                self._said.add(answer.note)
+                self.notice(answer.note)
 
     def done(self, text: str) -> None:
-        self._progress.stop()
-        super().done(text)
+        """Print the last line of a run."""
+        self.pause()
+        self.tell(text, "done", text=text)
 
 
 @contextmanager
 def reporting(total: int | None, log: Log) -> Iterator[Reporter]:
-    """Yield the reporter that fits `--log` and the terminal."""
-    if log is Log.QUIET:
-        yield Reporter()
-    elif log is Log.JSON:
-        yield JsonLines()
-    elif not err.is_terminal:
-        yield PlainLines(total)
-    else:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """Yield a reporter, with a bar if standard error is a terminal."""
+    if log is not Log.TEXT or not err.is_terminal:
+        yield Reporter(log, total)
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        texts = (TextColumn("{task.fields[fps]}"), TextColumn("{task.fields[latency]}"))
-        columns = (BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn())
-        with Progress(*columns, console=err, transient=True) as progress:
-            yield Bar(progress, total)
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        yield Reporter(log, total, progress)
 
 
 @contextmanager
 def counting() -> Iterator[Advance]:
-    """Yield a progress callback for work without a stream: a bar on a terminal, a line every few seconds elsewhere."""
-    if err.is_terminal:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=err, transient=True) as progress:
-            task = progress.add_task("", total=None)
-            yield lambda text, done, of: progress.update(task, description=text, completed=done, total=of)
-        return
-    last = time.monotonic()
-
-    def advance(text: str, done: int, of: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _PLAIN_EVERY_SECONDS:
-            last = time.monotonic()
-            say(text)
-
-    yield advance
+    """Yield a progress callback for work without a stream."""
+    with reporting(None, Log.TEXT) as reporter:
+        yield reporter.advance
 
 
 class AnswerPrinter:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.config import Settings, public_settings
+from arr_stream.consumer import Consumer
 from arr_stream.errors import (
     ArrStreamError,
     BackendUnavailable,
@@ -416,7 +417,7 @@ class StreamRunner:
     def _run(self) -> Exception | None:
         """Open the source and process it to its end; return the error."""
         self._set_state("connecting")
-        consumers = [self.publisher, StreamMetrics(self._parts.metrics, self.id), self._make_alerts()]
+        consumers: list[Consumer] = [self.publisher, StreamMetrics(self._parts.metrics, self.id), self._make_alerts()]
         try:
             with contextlib.closing(self._open()) as stream:
                 if not self._begin(stream):
