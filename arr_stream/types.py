@@ -55,8 +55,6 @@ class Frame:
         rgb: `[H, W, 3]`, uint8, C-contiguous.
         captured_seconds: Arrival time at a live source, on the clock of `time.monotonic`; None for recorded frames.
         damaged: The decoder concealed damage in it, or it may refer to a lost or concealed picture.
-        clock_part: Number of restarts of the file's clock before this frame.
-        clock_shift_seconds: Offset of `pts_seconds` from the file's own clock, caused by those restarts.
     """
 
     index: int
@@ -64,8 +62,6 @@ class Frame:
     rgb: ByteArray
     captured_seconds: float | None = None
     damaged: bool = False
-    clock_part: int = 0
-    clock_shift_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or self.rgb.dtype != np.uint8:

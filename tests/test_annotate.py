@@ -25,7 +25,7 @@ from arr_stream.files import partial_path
 from arr_stream.sources import open_source
 from arr_stream.types import Frame, Grid
 from tests.choices import PlainSource, boxes, choose, frames_of
-from tests.media import moving_frames, write_audio, write_video
+from tests.media import moving_frames, write_video
 
 FAST = VideoSettings(crf=10)
 
@@ -164,21 +164,6 @@ class TestSound:
         annotate(tmp_path / "out.mp4", frames[:count], source=info)
         last, _ = audio_packets(tmp_path / "out.mp4")[-1]
         assert count / 30 - 0.05 <= last <= count / 30
-
-    def test_sound_longer_than_the_pictures_is_kept(self, tmp_path: Path) -> None:
-        path = tmp_path / "long.mp4"
-        write_video(tmp_path / "v.mp4", moving_frames(6))
-        write_audio(tmp_path / "a.m4a", seconds=2.0)
-        with av.open(str(tmp_path / "v.mp4")) as v, av.open(str(tmp_path / "a.m4a")) as a, av.open(str(path), "w") as o:
-            streams = [o.add_stream_from_template(v.streams.video[0]), o.add_stream_from_template(a.streams.audio[0])]
-            for container, stream in zip((v, a), streams, strict=True):
-                for packet in container.demux():
-                    if packet.size:
-                        packet.stream = stream
-                        o.mux(packet)
-        source = open_source(path)
-        annotate(tmp_path / "out.mp4", list(source.frames()), source=source.info)
-        assert len(audio_packets(tmp_path / "out.mp4")) == len(audio_packets(path))
 
     @pytest.mark.parametrize(
         ("name", "codec", "kept"),

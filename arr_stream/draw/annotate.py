@@ -158,13 +158,13 @@ class AnnotatedVideo:
         self._reading_seconds = self._annotator.caption.fresh_seconds(patches)
         self._to_read = picture if self._reading_seconds else None
         writer = self._writer or self._open(frame.pts_seconds)
-        last_seconds, end_seconds, left_out_seconds = writer.last_seconds, writer.end_seconds, writer.left_out_seconds
+        end_seconds, left_out_seconds = writer.end_seconds, writer.left_out_seconds
         writer.write(picture, frame.pts_seconds - self._start)
         if (more_seconds := writer.left_out_seconds - left_out_seconds) > 0:
-            self._note_pause(writer, last_seconds, end_seconds, more_seconds + LONGEST_SECONDS)
+            self._note_pause(writer, end_seconds, more_seconds + LONGEST_SECONDS)
         if self._audio is not None:
             with writer.encoding():
-                self._audio.advance(writer.last_seconds, frame)
+                self._audio.advance(writer.last_seconds)
 
     def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
         """Return the annotated picture, `[H, W, 3]` uint8 of the video's size, without changing `frame`."""
@@ -209,25 +209,24 @@ class AnnotatedVideo:
             self._audio = SourceAudio(self._writer.container, self._source.path, origin_seconds=origin)
         return self._writer
 
-    def _note_pause(self, writer: Mp4Writer, last_seconds: float, end_seconds: float, pause_seconds: float) -> None:
-        """Add a notice that the source's clock jumped farther than a video can show; later sound would not fit."""
+    def _note_pause(self, writer: Mp4Writer, end_seconds: float, pause_seconds: float) -> None:
+        """Note that the source's clock jumped farther than a video can show, and end the sound there."""
         self.notices.append(
-            f"a pause of {pause_seconds / 3600:.1f} hours after {last_seconds:.1f} s lasts {LONGEST_SECONDS // 3600} in"
-            " the video: MP4 holds no longer one"
+            f"a pause of {pause_seconds / 3600:.1f} hours at {end_seconds:.1f} s lasts {LONGEST_SECONDS // 3600} in the"
+            " video, and the sound ends there: MP4 holds no longer one"
         )
-        audio, self._audio = self._audio, None
-        if audio is not None:
+        if self._audio is not None:
             with writer.encoding():
-                audio.finish(last_seconds=last_seconds, end_seconds=end_seconds, whole=False)
-            self.notices += [*audio.notices, f"sound ends at {end_seconds:.1f} s, where the pause begins"]
+                self._audio.finish(end_seconds)
+            self.notices += self._audio.notices
+            self._audio = None
 
     def _finish(self, writer: Mp4Writer, *, whole: bool) -> None:
         audio = self._audio
         try:
             if audio is not None:
-                end = min(writer.end_seconds, self._end - self._start)
                 with writer.encoding():
-                    audio.finish(last_seconds=writer.last_seconds, end_seconds=end, whole=whole)
+                    audio.finish(min(writer.end_seconds, self._end - self._start))
             if whole and self._to_read is not None:
                 # An answer to the whole video comes with its last picture, which stays until a user can have read it.
                 # Twice, since a file's last picture lasts as long as the one before it.

@@ -44,16 +44,12 @@ class Clock:
         fps: Frames a second according to the container, for the usual step until steps have been seen.
         stats: Counters to update.
         zero_ticks: The timestamp that is 0.0 s; None takes that of the first picture.
-
-    Attributes:
-        part: Number of restarts of the source's clock, or resumptions, before the last picture.
     """
 
     def __init__(
         self, tick_seconds: Fraction, fps: float | None, stats: SourceStats, *, zero_ticks: int | None = None
     ) -> None:
         self.zero_ticks = zero_ticks
-        self.part = 0
         self._tick = tick_seconds
         self._stats = stats
         step_seconds = Fraction(1 / fps).limit_denominator(1_000_000) if fps else _FALLBACK_STEP_SECONDS
@@ -64,11 +60,6 @@ class Clock:
         self._shift = 0.0
         self._last: float | None = None
         self._last_pts: int | None = None
-
-    @property
-    def shift_seconds(self) -> float:
-        """Delay of the last picture in seconds against the source's own time since `zero_ticks`."""
-        return self._shift * float(self._tick)
 
     def times(self, pictures: Iterable[P]) -> Iterator[tuple[float, P]]:
         """Yield each picture with its time in seconds from the first; times never decrease, no picture is dropped."""
@@ -130,12 +121,10 @@ class Clock:
             return own
         if self._shift and own > last:
             self._shift = 0.0
-            self.part += 1
         placed = own + self._shift
         if placed < last:
             placed = last + self._usual_step()
             self._shift = placed - own
-            self.part += 1
         return placed
 
     def _usual_step(self) -> float:

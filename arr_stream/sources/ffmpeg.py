@@ -188,7 +188,7 @@ class FfmpegSource(OnePass):
         self.stats = SourceStats()
         self._log = DamageLog(self.stats, None if zero_ticks else self._key_ticks)
         self._problem = self._cut_short = None
-        self._clock = clock = Clock(self._tick, self._average_fps(), self.stats, zero_ticks=zero_ticks)
+        clock = Clock(self._tick, self._average_fps(), self.stats, zero_ticks=zero_ticks)
         return clock, clock.times(self._pictures(clock))
 
     def _pictures(self, clock: Clock) -> Iterator[VideoFrame]:
@@ -312,15 +312,7 @@ class FfmpegSource(OnePass):
         self._check_size(picture.width, picture.height)
         self._colour = self._colour or colour_of(picture, self._job.untagged_matrix)
         rgb = self._upright.of(picture).turn(rgb_of(picture, self._job.untagged_matrix))
-        clock = self._clock
-        return Frame(
-            index,
-            seconds,
-            rgb,
-            damaged=unreliable(picture),
-            clock_part=clock.part,
-            clock_shift_seconds=clock.shift_seconds,
-        )
+        return Frame(index, seconds, rgb, damaged=unreliable(picture))
 
     @property
     def _tick(self) -> Fraction:
