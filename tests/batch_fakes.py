@@ -72,7 +72,6 @@ class FakeEngine:
     Attributes:
         started: Every worker, in order.
         attempts: Every attempt that was given, in order.
-        killed: The workers that were killed.
         most: Most files at a time.
     """
 
@@ -82,12 +81,10 @@ class FakeEngine:
         *,
         first: Message | None = None,
         slots: int = 2,
-        stall_seconds: float = 0.0,
     ) -> None:
-        self.slots, self.stall_seconds = slots, stall_seconds
+        self.slots = slots
         self.started: list[Worker] = []
         self.attempts: list[Attempt] = []
-        self.killed: list[Worker] = []
         self.closed = self.most = 0
         self._answer, self._first = answer, first
         self._given: deque[tuple[Worker, Attempt]] = deque()
@@ -111,9 +108,6 @@ class FakeEngine:
             threading.Event().wait(min(timeout_seconds, 0.01))
         while self._messages:
             yield self._messages.popleft()
-
-    def kill(self, worker: Worker) -> None:
-        self.killed.append(worker)
 
     def close(self) -> None:
         self.closed += 1

@@ -7,9 +7,8 @@ import dataclasses
 import json
 import os
 import threading
-import time
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_stream.batch.batch import BatchResult, opened, run_batch
-from arr_stream.batch.engine import Lost, Message, Worker, WorkerEngine
+from arr_stream.batch.engine import Lost, Message, WorkerEngine
 from arr_stream.batch.folder import Journal, Layout, Workspace, folder_lock, read_journal
 from arr_stream.batch.inputs import assign_names, describe_passed_over, expand, identity, safe_name
 from arr_stream.batch.job import (
@@ -27,7 +26,6 @@ from arr_stream.batch.job import (
     Event,
     JobFailed,
     JobOptions,
-    JobProgress,
     difference,
     options_digest,
     public_options,
@@ -35,7 +33,7 @@ from arr_stream.batch.job import (
 from arr_stream.batch.plan import make_plan
 from arr_stream.errors import ArrStreamError, BatchDiffers, SourceNotFound, WeightsInvalid, WorkerLost
 from arr_stream.processes import Refused
-from tests.batch_fakes import FakeEngine, attempt, contents, finished, lost, quick_options, well, write_clips
+from tests.batch_fakes import FakeEngine, attempt, contents, lost, quick_options, well, write_clips
 from tests.conftest import Run
 
 
@@ -455,51 +453,6 @@ def test_workers_that_cannot_begin_end_the_batch(
     with pytest.raises(error, match=words):
         raise result.error
     assert 2 <= len(engine.started) <= 5 and len(result.left) == 6
-
-
-class _Stalling(FakeEngine):
-    """Engine whose first worker sends three frames, 40 seconds apart; once killed, it sends `last`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *last: Callable[[Attempt], Message]) -> None:
-        super().__init__(lambda asked: well(asked) if len(self.started) > 1 else [], slots=1, stall_seconds=60)
-        self._now, self._frames, self._last = 1000.0, 0, last
-        monkeypatch.setattr(time, "monotonic", lambda: self._now)
-
-    def receive(self, timeout_seconds: float) -> Iterator[tuple[Worker, Message]]:
-        self._now += 12 if self.killed else 40
-        if self.attempts and len(self.started) == 1:
-            self._frames = min(self._frames + 1, 3)
-            # The same frame again is no progress.
-            self.send(self.started[0], JobProgress(self.attempts[0], self._frames, None))
-            if self.killed:
-                self.send(self.started[0], *(make(self.attempts[0]) for make in self._last))
-        yield from super().receive(timeout_seconds)
-
-
-def _ended(_: Attempt) -> Message:
-    return Lost("was ended by SIGKILL")
-
-
-def test_a_stalled_worker_is_killed_and_its_file_retried(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[Event] = []
-    given_up = JobFailed(attempt(batch.source), 10, "WorkerLost", "given up meanwhile", "", 103)
-    engine = _Stalling(monkeypatch, lambda _: given_up, _ended)
-    result = batch.run(engine, retries=1, watch=events.append)
-    (failed,) = [event for event in events if isinstance(event, JobFailed)]
-    assert "no frame for 60 s" in failed.message and (failed.frames, failed.again) == (3, True)
-    assert engine.killed == engine.started[:1]
-    assert [one.number for one in engine.attempts] == [1, 2] and len(result.finished) == 1
-
-
-def test_a_file_finished_just_before_the_kill_counts(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = _Stalling(monkeypatch, finished, _ended)
-    result = batch.run(engine, retries=1)
-    assert len(engine.attempts) == 1 and len(result.finished) == 1 and not result.failed
-
-
-def test_a_worker_that_survives_its_killing_ends_the_batch(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = batch.run(_Stalling(monkeypatch), retries=1)
-    assert result.reason == "failed" and "process 101 cannot be ended" in str(result.error)
 
 
 def test_stopping_begins_nothing_more(six: Batch) -> None:

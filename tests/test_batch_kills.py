@@ -264,16 +264,3 @@ def test_results_do_not_depend_on_the_number_of_jobs_or_the_order(tmp_path: Path
             assert batch.wait() == 0, batch.said
         found.append(_digests(out))
     assert found[0] == found[1] and len(found[0]) == 4
-
-
-@pytest.mark.slow
-def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
-    inputs, out = tmp_path / "in", tmp_path / "out"
-    write_clips(inputs, 1, frames=400, size_wh=(320, 240))
-    with _batch(inputs, out, "--stall", 5, "--retries", 9, jobs=1) as batch:
-        assert batch.wait_until(lambda: batch.events("progress") > 0)
-        (worker,) = batch.workers()
-        os.kill(worker, signal.SIGSTOP)
-        assert batch.wait() == 0, batch.said
-        assert "made no frame for 5 s" in batch.said
-    assert _digests(out).keys() == {"clip00"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from arr_stream.batch.engine import Loaded, Lost, Message, Worker, WorkerEngine, cannot_end
+from arr_stream.batch.engine import Loaded, Lost, Message, Worker, WorkerEngine
 from arr_stream.batch.folder import DONE, Journal, Layout, folder_lock, write_json
 from arr_stream.batch.inputs import identity
 from arr_stream.batch.job import (
@@ -37,7 +37,6 @@ from arr_stream.processes import Refused
 _POLL_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
-_LONGEST_DYING_SECONDS = 30.0
 _MOST_LOST_STARTS = 3
 """Workers in a row that end before their models are loaded."""
 _END_BATCH = {error.__name__: error for error in (DiskFull, OutputUnwritable)}
@@ -216,19 +215,18 @@ class _Dispatcher:
             for worker, message in self._engine.receive(_POLL_SECONDS):
                 if worker in self._workers:
                     self._handle(worker, message)
-            self._kill_stalled()
 
     def _assign(self) -> None:
         now = time.monotonic()
         for worker in self._workers:
-            idle = worker.name and worker.attempt is None and worker.killed_seconds is None
+            idle = worker.name and worker.attempt is None
             due = next((item for item in self._waiting if item[0] <= now), None)
             if not idle or due is None:
                 continue
             self._waiting.remove(due)
             attempt = due[1]
             self._journal.append("attempt", name=attempt.job.name, number=attempt.number)
-            worker.attempt, worker.frames, worker.moved_seconds = attempt, 0, now
+            worker.attempt, worker.frames = attempt, 0
             self._engine.give(worker, attempt)
             self._watch(JobStarted(attempt, worker.name))
 
@@ -244,11 +242,8 @@ class _Dispatcher:
             case JobProgress():
                 # It may belong to the previous file.
                 if message.attempt == worker.attempt and message.frames > worker.frames:
-                    worker.frames, worker.moved_seconds = message.frames, time.monotonic()
+                    worker.frames = message.frames
                     self._watch(message)
-            case JobFailed() if worker.killed_seconds is not None:
-                # The kill may have caused it; a success just before the kill counts.
-                pass
             case JobFinished() | JobFailed() if message.attempt == worker.attempt:
                 worker.attempt = None
                 self._settle(message)
@@ -263,25 +258,12 @@ class _Dispatcher:
                 remedy="see that their machines have enough memory, and the same packages",
             )
         if worker.attempt is not None:
-            if worker.killed_seconds is not None:
-                how = f"made no frame for {self._engine.stall_seconds:g} s and was stopped"
             message = redact_url(f"{worker.attempt.job.source}: {worker.name} {how}")
             kind, code = WorkerLost.__name__, WorkerLost.exit_code
             lost = JobFailed(worker.attempt, worker.frames, kind, message, _LOST_REMEDY, code, retryable=True)
             done = self._done_by_lost(worker.attempt)
             self._settle(lost if done is None else JobFinished(worker.attempt, done))
         self._workers.append(self._engine.start())
-
-    def _kill_stalled(self) -> None:
-        now = time.monotonic()
-        for worker in self._workers if self._engine.stall_seconds else ():
-            if worker.killed_seconds is not None:
-                if now - worker.killed_seconds > _LONGEST_DYING_SECONDS:
-                    # It may still commit its file, and must not meet another attempt there.
-                    raise cannot_end(worker)
-            elif worker.attempt is not None and now - worker.moved_seconds > self._engine.stall_seconds:
-                worker.killed_seconds = now
-                self._engine.kill(worker)
 
     def _done_by_lost(self, attempt: Attempt) -> Done | None:
         """Return the committed result of a worker that died before it reported."""

@@ -41,33 +41,17 @@ Message = Loaded | Refused | JobProgress | JobFinished | JobFailed | Lost
 
 @dataclass(eq=False)
 class Worker:
-    """Worker and its current file; times are those of `time.monotonic`.
-
-    Args:
-        name: Its process; "" until its models are loaded.
-        attempt: Its current file.
-        frames: Its progress with that.
-        moved_seconds: Time of its last progress.
-        killed_seconds: Time at which it was killed; None while it may continue.
-    """
+    """Worker, its process's name ("" until its models are loaded), its current file, and its progress with that."""
 
     name: str = ""
     attempt: Attempt | None = None
     frames: int = 0
-    moved_seconds: float = 0.0
-    killed_seconds: float | None = None
 
 
 class WorkerEngine(Protocol):
-    """Backend of a batch that starts workers, receives their messages and ends them.
-
-    Attributes:
-        slots: Number of workers.
-        stall_seconds: A worker without a new frame for so long is killed, and its file counts as lost; 0: never.
-    """
+    """Backend of a batch that starts `slots` workers, receives their messages and ends them."""
 
     slots: int
-    stall_seconds: float
 
     def start(self) -> Worker:
         """Start a worker; it loads its models, then sends `Loaded` or `Refused`.
@@ -88,13 +72,6 @@ class WorkerEngine(Protocol):
             ArrStreamError: These workers can do no further file.
         """
 
-    def kill(self, worker: Worker) -> None:
-        """Kill a worker without waiting for its end; `Lost` reports that.
-
-        Raises:
-            OutputError: The worker cannot be kept from the output folder.
-        """
-
     def close(self) -> None:
         """End every worker within seconds; safe to call again."""
 
@@ -108,13 +85,10 @@ class LocalEngine:
         options: Options for every file.
         jobs: Number of workers.
         inherited: Open files that every worker holds as long as it lives, such as the lock of the output folder.
-        stall_seconds: See `WorkerEngine`.
     """
 
-    def __init__(
-        self, options: JobOptions, *, jobs: int, inherited: Sequence[int] = (), stall_seconds: float = 0.0
-    ) -> None:
-        self.slots, self.stall_seconds = jobs, stall_seconds
+    def __init__(self, options: JobOptions, *, jobs: int, inherited: Sequence[int] = ()) -> None:
+        self.slots = jobs
         self._options, self._inherited = options, inherited
         self._messages: queue.SimpleQueue[tuple[_ProcessWorker, object]] = queue.SimpleQueue()
         self._workers: list[_ProcessWorker] = []
@@ -139,9 +113,6 @@ class LocalEngine:
                 else:
                     yield worker, cast("Message", message)
                 worker, message = self._messages.get_nowait()
-
-    def kill(self, worker: Worker) -> None:
-        cast("_ProcessWorker", worker).process.kill()
 
     def close(self) -> None:
         deadline = time.monotonic() + _CLOSE_SECONDS
@@ -189,7 +160,10 @@ class _ProcessWorker(Worker):
         code = self.process.exit_code(_GRACE_SECONDS)
         self.process.kill()
         if self.process.exit_code(_CLOSE_SECONDS) is None:
-            raise cannot_end(self)
+            raise WorkerLost(
+                f"{self.name or 'a worker'} cannot be ended",
+                remedy="check what the process is blocked on; rerun the command to resume",
+            )
         self._thread.join(_CLOSE_SECONDS)
         how = "was stopped" if code is None else ending(code)
         # A process killed by a signal wrote no last line; its output is about something else.
@@ -204,14 +178,6 @@ class _ProcessWorker(Worker):
             while True:
                 self._messages.put((self, self.process.receive()))
         self._messages.put((self, None))
-
-
-def cannot_end(worker: Worker) -> WorkerLost:
-    """Return the error for a worker that survives its killing."""
-    return WorkerLost(
-        f"{worker.name or 'a worker'} cannot be ended",
-        remedy="check what the process is blocked on; rerun the command to resume",
-    )
 
 
 def load_runner(given: tuple[JobOptions, int]) -> Callable[[Attempt, Reply], None]:

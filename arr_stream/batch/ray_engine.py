@@ -73,7 +73,6 @@ class RayEngine:
         files: Number of files to do, which limits the actors.
         address: Address of a cluster, such as `10.0.0.1:6379`, or `auto`; None for a private one on this machine.
         gpus_per_worker: GPUs of an actor, or the share of one; None for an equal share if the settings use any.
-        stall_seconds: As for `WorkerEngine`.
 
     Raises:
         BackendUnavailable: Ray is not installed.
@@ -90,18 +89,16 @@ class RayEngine:
         files: int | None = None,
         address: str | None = None,
         gpus_per_worker: float | None = None,
-        stall_seconds: float = 0.0,
     ) -> None:
-        self.stall_seconds = stall_seconds
         self._options = options
         self._actors: list[_Actor] = []
         self._temporary: Path | None = None
         self._ours = False
-        # Each attempt has a file in this folder as long as it may commit; the name proves that all nodes see it.
-        self._permits = Layout(Path(options.folder)).work / f"ray-{secrets.token_hex(8)}"
+        # Exists as long as this batch may commit; its name proves that all nodes see the same folder.
+        self._mark = Layout(Path(options.folder)).work / f"ray-{secrets.token_hex(8)}"
         self._loaded_seconds = time.monotonic()
-        with writing(self._permits):
-            self._permits.mkdir(parents=True)
+        with writing(self._mark):
+            self._mark.mkdir(parents=True)
         try:
             self._ray = self._connect(address, max(usable_cores(), jobs or 1))
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -117,15 +114,12 @@ class RayEngine:
         kind = self._ray.remote(RayWorker).options(
             num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
-        actor = _Actor(kind.remote(self._options, self.cpus, self._permits, __version__))
+        actor = _Actor(kind.remote(self._options, self.cpus, self._mark, __version__))
         actor.reply = actor.handle.load.remote()
         self._actors.append(actor)
         return actor
 
     def give(self, worker: Worker, attempt: Attempt) -> None:
-        permit = _permit(self._permits, attempt)
-        with writing(permit):
-            permit.touch()
         actor = cast("_Actor", worker)
         actor.reply = actor.handle.run.options(num_returns="streaming").remote(attempt)
 
@@ -139,9 +133,6 @@ class RayEngine:
         for reply in ready:
             yield replies[reply], self._next_message(replies[reply])
         now = time.monotonic()
-        for actor in [actor for actor in self._actors if now - (actor.killed_seconds or now) > _END_SECONDS]:
-            self._actors.remove(actor)
-            yield actor, Lost("was stopped")
         if any(actor.name for actor in self._actors):
             self._loaded_seconds = now
         elif now - self._loaded_seconds > _START_SECONDS:
@@ -156,7 +147,7 @@ class RayEngine:
             message: Message = self._ray.get(next(actor.reply) if actor.name else actor.reply)
         except (StopIteration, self._ray.exceptions.RayError) as exc:
             # The actor may still run if only its node is unreachable.
-            self.kill(actor)
+            self._kill(actor)
             self._actors.remove(actor)
             reason = one_line(str(exc))
             # Ray explains at length, and adds advice.
@@ -165,14 +156,6 @@ class RayEngine:
         if not isinstance(message, JobProgress):
             actor.reply = None
         return message
-
-    def kill(self, worker: Worker) -> None:
-        """Kill an actor, and withdraw its permit to commit: if only its node is unreachable, it may continue."""
-        if worker.attempt is not None:
-            permit = _permit(self._permits, worker.attempt)
-            with writing(permit):
-                permit.unlink(missing_ok=True)
-        self._kill(cast("_Actor", worker))
 
     def close(self) -> None:
         """End every actor, and the cluster if it is private; safe to call again."""
@@ -190,7 +173,7 @@ class RayEngine:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
-        shutil.rmtree(self._permits, ignore_errors=True)
+        shutil.rmtree(self._mark, ignore_errors=True)
 
     def _kill(self, actor: _Actor) -> None:
         with contextlib.suppress(Exception):
@@ -253,12 +236,12 @@ class RayWorker:
     Args:
         options: Options for every file.
         threads: Threads for the pools of the libraries.
-        permits: Folder with a file for each attempt that may commit.
+        mark: Folder that exists as long as the batch may commit.
         version: Version of arr-stream that started the batch.
     """
 
-    def __init__(self, options: JobOptions, threads: int, permits: Path, version: str) -> None:
-        self._options, self._threads, self._permits, self._version = options, threads, permits, version
+    def __init__(self, options: JobOptions, threads: int, mark: Path, version: str) -> None:
+        self._options, self._threads, self._mark, self._version = options, threads, mark, version
 
     def load(self) -> Loaded | Refused:
         """Load the models; return the reason if this node can do no file."""
@@ -268,7 +251,7 @@ class RayWorker:
                 remedy = "install the same version on all nodes"
                 where = f"{__version__} on {host}, and {self._version} where the batch was started"
                 raise BackendUnavailable(f"arr-stream {where}", remedy=remedy)
-            if not (self._permits.is_dir() and os.access(self._options.folder, os.W_OK | os.X_OK)):
+            if not (self._mark.is_dir() and os.access(self._options.folder, os.W_OK | os.X_OK)):
                 raise OutputUnwritable(
                     f"{self._options.folder}: on {host} this is not the folder of the batch, or cannot be written to",
                     remedy="write into a folder that all nodes share under the same path",
@@ -279,7 +262,7 @@ class RayWorker:
             from arr_stream.threads import limit_threads
 
             limit_threads(self._threads)
-            self._runner = JobRunner(self._options, threads=self._threads, before_commit=self._check_permit)
+            self._runner = JobRunner(self._options, threads=self._threads, before_commit=self._check_batch)
         except Exception as exc:
             return Refused.of(exc)
         return Loaded(f"process {os.getpid()} on {host}")
@@ -298,20 +281,14 @@ class RayWorker:
         while (message := messages.get()) is not None:
             yield message
 
-    def _check_permit(self, attempt: Attempt) -> None:
-        """Check that the attempt may still commit.
+    def _check_batch(self, attempt: Attempt) -> None:
+        """Check that the batch has not ended.
 
         Raises:
-            WorkerLost: The attempt was given up, and another may be running; or the batch has ended.
+            WorkerLost: It has, and another may work in its folder.
         """
-        permit = _permit(self._permits, attempt)
-        # Listing the folder makes a network disk refresh its cache.
-        if not (self._permits.is_dir() and permit in self._permits.iterdir()):
-            raise WorkerLost(f"{redact_url(attempt.job.source)}: attempt {attempt.number} was given up meanwhile")
-
-
-def _permit(permits: Path, attempt: Attempt) -> Path:
-    return permits / f"{attempt.job.name}-{attempt.number}"
+        if not self._mark.is_dir():
+            raise WorkerLost(f"{redact_url(attempt.job.source)}: the batch has ended meanwhile")
 
 
 def share(

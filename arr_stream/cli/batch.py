@@ -82,9 +82,6 @@ def batch(
     ray_gpus: Annotated[
         float | None, options.option("GPUs of a worker on Ray, or its share of one.", _BATCH, min=0.0)
     ] = None,
-    stall: Annotated[
-        float, options.option("Seconds without a frame after which a worker is replaced; 0: never.", _BATCH, min=0.0)
-    ] = 0.0,
     retries: Annotated[
         int, options.option("Further attempts after a failure that may be temporary.", _BATCH, min=0)
     ] = 2,
@@ -157,7 +154,7 @@ def batch(
         result = run_batch(
             plan,
             lock,
-            partial(_make_ray, jobs, ray_gpus, stall) if engine is Engine.RAY else partial(_make_local, jobs, stall),
+            partial(_make_ray, jobs, ray_gpus) if engine is Engine.RAY else partial(_make_local, jobs),
             engine_name=engine.value,
             retries=retries,
             stop=stop,
@@ -168,23 +165,21 @@ def batch(
     _finish(result)
 
 
-def _make_local(
-    jobs: int | None, stall_seconds: float, asked: JobOptions, files: int, inherited: Sequence[int]
-) -> WorkerEngine:
+def _make_local(jobs: int | None, asked: JobOptions, files: int, inherited: Sequence[int]) -> WorkerEngine:
     from arr_stream.batch.engine import LocalEngine
     from arr_stream.processes import usable_cores
 
     workers = min(files, jobs or max(1, usable_cores() // 2))
-    return LocalEngine(asked, jobs=workers, inherited=inherited, stall_seconds=stall_seconds)
+    return LocalEngine(asked, jobs=workers, inherited=inherited)
 
 
 def _make_ray(
-    jobs: int | None, gpus: float | None, stall_seconds: float, asked: JobOptions, files: int, _inherited: Sequence[int]
+    jobs: int | None, gpus: float | None, asked: JobOptions, files: int, _inherited: Sequence[int]
 ) -> WorkerEngine:
     from arr_stream.batch.ray_engine import RayEngine
 
     address = os.environ.get("RAY_ADDRESS") or None
-    return RayEngine(asked, jobs=jobs, files=files, address=address, gpus_per_worker=gpus, stall_seconds=stall_seconds)
+    return RayEngine(asked, jobs=jobs, files=files, address=address, gpus_per_worker=gpus)
 
 
 def _for_fsspec(storage: Sequence[str]) -> dict[str, Any]:
