@@ -6,6 +6,8 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import av
 import numpy as np
@@ -178,7 +180,8 @@ def test_what_rests_is_sent_once_more_after_the_model_lost_it(visited: list[Fram
     for rebuilt_on in (None, 0):
         pipeline = _pipeline()
         session = ScriptedSession(rebuilt_on=rebuilt_on)
-        watcher = Watcher(session, Plan("what?"), fps=FPS, forget_sent=pipeline.forget_sent)
+        stream: Any = SimpleNamespace(pipeline=pipeline, settings=Settings())
+        watcher = Watcher(session, Plan("what?"), stream=stream, fps=FPS)
         tokens = [watcher.watch(frame, pipeline.step(frame)).tokens for frame in visited[: EVENT[0]]]
         later.append(sum(tokens[1:]))
     assert later[1] >= later[0] + MOST / 2
@@ -192,7 +195,7 @@ def test_a_model_is_shown_all_that_is_paid_for_and_no_empty_frame(visited: list[
         BASE | {"scoring.fovea": 0.0, "scoring.change": 0.0, "scoring.change_moving": 0.0}
     )
     with arr_stream.open(clip, budget=12, budget_per_second=20, settings=settings) as stream:
-        watcher = Watcher(session, Plan("what?"), fps=5, pass_over=stream.pipeline.undo_last_selection)
+        watcher = Watcher(session, Plan("what?"), stream=stream, fps=5)
         told = [watcher.watch(stream.frame, patches, "last" if patches.index == 119 else None) for patches in stream]
     shown = [len(patches) for patches in session.shown]
     assert 0 not in shown and shown[0] == MOST

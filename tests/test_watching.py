@@ -81,7 +81,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _stream(clip: Path) -> arr_stream.Stream:
-    return arr_stream.open(clip, query="red", budget=6, settings=LIGHT)
+    return arr_stream.open(clip, query="red", budget=6, settings=LIGHT.with_values({"vlm.feedback": True}))
 
 
 def _watched(clip: Path, watcher: Watcher) -> Iterator[PatchSet]:
@@ -139,16 +139,8 @@ def test_failures_are_in_the_records_and_the_run_ends_well(clip: Path, tmp_path:
     assert len(read_records(path)[1]) == 30
 
 
-def _live(
-    session: ScriptedSession, plan: Plan, stream: arr_stream.Stream, maps: list[int], stop: Stop | None = None
-) -> LiveWatcher:
-    watcher = Watcher(session, plan, fps=10, stop=stop)
-
-    def attend(attention: FloatArray, index: int) -> bool:
-        maps.append(index)
-        return stream.pipeline.attend(attention, index)
-
-    return LiveWatcher(watcher, follow=stream.pipeline.follow, attend=attend)
+def _live(session: ScriptedSession, plan: Plan, stream: arr_stream.Stream, stop: Stop | None = None) -> LiveWatcher:
+    return LiveWatcher(Watcher(session, plan, stream=stream, fps=10, stop=stop))
 
 
 def _watched_live(live: LiveWatcher, stream: arr_stream.Stream, pause_seconds: float) -> Iterator[PatchSet]:
@@ -160,21 +152,25 @@ def _watched_live(live: LiveWatcher, stream: arr_stream.Stream, pause_seconds: f
     live.close()
 
 
-def test_a_slow_model_holds_no_frame_up(clip: Path) -> None:
-    session, maps = ScriptedSession(seconds=0.5), []
+def test_a_slow_model_holds_no_frame_up(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, attended = ScriptedSession(seconds=0.5), []
     with _stream(clip) as stream:
-        live = _live(session, Plan("what?", "change"), stream, maps)
+        attend = stream.attend
+        monkeypatch.setattr(
+            stream, "attend", lambda attention, index: attended.append(index) or attend(attention, index)
+        )
+        live = _live(session, Plan("what?", "change"), stream)
         watched = list(_watched_live(live, stream, 0.04))
     answered = [(patches.index, answer.frame_index) for patches in watched for answer in patches.answers]
     assert answered and answered[0][1] == 0 and answered[0][0] >= 5
-    assert maps[0] == 0
+    assert attended[0] == 0
     assert not any(thread.name == "arr-stream-watcher" for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("plan", [Plan("what?"), Plan("what?", "change")])
 def test_the_answer_at_the_end_of_a_live_stream_is_recorded(clip: Path, tmp_path: Path, plan: Plan) -> None:
     stream, path, session = _stream(clip), tmp_path / "out.jsonl", ScriptedSession(seconds=0.5)
-    result = run(stream, [records_of(stream, path)], watcher=_live(session, plan, stream, []))
+    result = run(stream, [records_of(stream, path)], watcher=_live(session, plan, stream))
     answers = read_answers(path)
     assert result.frames == 30 and len(answers) == len(session.asked_at) >= 1
     assert plan.when == "change" or [answer.frame_index for answer in answers] == [29]
@@ -187,7 +183,7 @@ def test_the_answer_under_way_when_a_live_run_is_stopped_is_recorded(clip: Path,
         ScriptedSession(seconds=20.0),
         threading.Event(),
     )
-    live = _live(session, Plan("what?", "change"), stream, [], stop)
+    live = _live(session, Plan("what?", "change"), stream, stop)
 
     def stop_soon(patches: PatchSet) -> None:
         time.sleep(0.02)
@@ -202,8 +198,8 @@ def test_the_answer_under_way_when_a_live_run_is_stopped_is_recorded(clip: Path,
 def test_attention_to_the_last_frame_before_a_change_of_size_is_no_error(tmp_path: Path) -> None:
     for index, size_wh in enumerate([(128, 96)] * 6 + [(96, 128)] * 6):
         Image.fromarray(moving_frames(1, size_wh)[0]).save(tmp_path / f"{index:02}.png")
-    stream = arr_stream.open(tmp_path, query="red", budget=6, settings=LIGHT)
-    watcher = Watcher(ScriptedSession(), Plan("what?", "every", 0.2), fps=30, attend=stream.pipeline.attend)
+    stream = _stream(tmp_path)
+    watcher = Watcher(ScriptedSession(), Plan("what?", "every", 0.2), stream=stream, fps=30)
     result = run(stream, [], watcher=watcher)
     assert result.error is None and watcher.answered >= 1
 
@@ -211,7 +207,7 @@ def test_attention_to_the_last_frame_before_a_change_of_size_is_no_error(tmp_pat
 def test_a_cut_cancels_the_answer_about_the_scene_before(clip: Path) -> None:
     session = ScriptedSession(seconds=20.0)
     with _stream(clip) as stream:
-        live = _live(session, Plan("what?", "change"), stream, [])
+        live = _live(session, Plan("what?", "change"), stream)
         watched = list(_watched_live(live, stream, 0.03))
     told = [(patches.index, answer.frame_index) for patches in watched for answer in patches.answers]
     assert len(told) == 1 and told[0][1] == 0 and 20 < told[0][0] < 29
@@ -235,7 +231,7 @@ def test_what_breaks_in_the_thread_ends_the_run(clip: Path) -> None:
             raise RuntimeError("a fault of the program")
 
     stream = _stream(clip)
-    result = run(stream, [], watcher=_live(Broken(), Plan("what?"), stream, []))
+    result = run(stream, [], watcher=_live(Broken(), Plan("what?"), stream))
     assert isinstance(result.error, RuntimeError)
 
 
@@ -263,7 +259,7 @@ def test_a_question_that_comes_while_a_frame_is_shown_is_not_cancelled(clip: Pat
             return super().ask(question, on_text=on_text, stop=stop)
 
     with _stream(clip) as stream:
-        live = _live(Slow(), Plan("", "never"), stream, [])
+        live = _live(Slow(), Plan("", "never"), stream)
         for patches in _watched_live(live, stream, 0.06):
             if patches.index == 0 and seeing.wait(5):
                 live.request("what?")

@@ -215,21 +215,18 @@ def make_watcher(
     """
     from arr_stream.vlm.watcher import LiveWatcher, Watcher
 
-    pipeline, feedback = stream.pipeline, stream.settings.vlm.feedback
     printer = AnswerPrinter(reporter, with_time=plan.when != "end")
     watcher = Watcher(
         session,
         plan,
+        stream=stream,
         fps=stream.settings.vlm.fps,
-        attend=pipeline.attend if feedback and not beside else None,
-        pass_over=None if beside else pipeline.undo_last_selection,
-        forget_sent=None if beside else pipeline.forget_sent,
         on_ask=printer.begin,
         on_text=printer.piece,
         on_answer=printer.answer,
         stop=stop,
     )
-    return watcher, LiveWatcher.of(watcher, stream) if beside else None
+    return watcher, LiveWatcher(watcher) if beside else None
 
 
 def tell_notices(consumers: Sequence[Consumer], reporter: Reporter) -> None:

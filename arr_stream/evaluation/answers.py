@@ -198,10 +198,7 @@ def _ask(
         stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
         with stream, one_opencv_thread():
             stream.look_ahead = True
-            undo, forget = stream.pipeline.undo_last_selection, stream.pipeline.forget_sent
-            watcher = Watcher(
-                session, Plan(prompt), fps=settings.vlm.fps, pass_over=undo, forget_sent=forget, stop=stop
-            )
+            watcher = Watcher(session, Plan(prompt), stream=stream, fps=settings.vlm.fps, stop=stop)
             for patches in stream:
                 assert stream.frame is not None
                 choosing_ms += total_ms(patches.latency_ms)

@@ -486,13 +486,14 @@ class StreamRunner:
         watcher = Watcher(
             self._parts.make_session(self._settings),
             self._asking or _SILENT,
+            stream=stream,
             fps=self._settings.vlm.fps,
             on_ask=lambda seconds: self.publisher.asking(watcher.question, seconds),
             on_text=self.publisher.text,
             on_answer=self.publisher.answered,
             stop=self._stop,
         )
-        return LiveWatcher.of(watcher, stream)
+        return LiveWatcher(watcher)
 
     def _count(self, patches: PatchSet) -> None:
         self._processed += 1

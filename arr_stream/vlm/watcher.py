@@ -18,7 +18,7 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.selection.novelty import CHANGE_THRESHOLD
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import cell_difference
-from arr_stream.types import ByteArray, FloatArray, Frame, Grid
+from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.session import ModelSession, OnText, Stop
 
 if TYPE_CHECKING:
@@ -75,10 +75,8 @@ class Watcher:
     """Driver of a session: it shows the frames of a stream and adds the results, errors included, to their patch sets.
 
     Args:
+        stream: Its pipeline learns what the model attends to (with `vlm.feedback`), did not get, and has lost.
         fps: Frames shown per second of stream time.
-        attend: Takes the attention of an answer, `[gh, gw]`, for the selection of the next frames.
-        pass_over: Called for each frame that is not shown, before the next frame's step.
-        forget_sent: Called when the model has lost some of its frames, before the next frame's step.
         on_ask: Called with the stream time, in seconds, of each question.
         on_text, on_answer: Called with each piece of an answer, and with each whole one, failed ones included.
         stop: Ends an answer early when set.
@@ -100,25 +98,21 @@ class Watcher:
         session: ModelSession,
         plan: Plan,
         *,
+        stream: Stream | None = None,
         fps: float = 2.0,
-        attend: Callable[[FloatArray], object] | None = None,
-        pass_over: Callable[[], object] | None = None,
-        forget_sent: Callable[[], object] | None = None,
         on_ask: Callable[[float], None] | None = None,
         on_text: OnText | None = None,
         on_answer: Callable[[Answer], None] | None = None,
         stop: Stop | None = None,
     ) -> None:
         self.session = session
+        self.stream = stream
         self.stop = stop
         self.answered = 0
         self.question = ""
         self.failure: ArrStreamError | None = None
         self._plan = plan
         self._fps = fps
-        self._attend = attend
-        self._pass_over = pass_over
-        self._forget_sent = forget_sent
         self._on_ask = on_ask
         self._on_text = on_text
         self._on_answer = on_answer
@@ -163,10 +157,13 @@ class Watcher:
             return patches
         if not self.wants(frame.pts_seconds) and ending is None:
             self._skipped.add(patches)
-            if self._pass_over is not None:
-                self._pass_over()
+            self.undo_selection()
             return patches
-        return self.show(frame, patches, last=ending == "last")
+        shown = self.show(frame, patches, last=ending == "last")
+        if shown.feeding is not None and shown.feeding.error is not None:
+            self.undo_selection()
+        self.report(shown)
+        return shown
 
     def wants(self, pts_seconds: float) -> bool:
         """Return whether the frame at this time is to be shown; call it once a frame, in order."""
@@ -192,9 +189,23 @@ class Watcher:
             if answer.fed is not None:
                 feeding = answer.fed if feeding is None else feeding.then(answer.fed)
             answers = (answer,)
-        if self._forget_sent is not None and feeding is not None and feeding.rebuilt is not None:
-            self._forget_sent()
         return replace(patches, feeding=feeding, answers=answers, notices=(*patches.notices, *notices))
+
+    def undo_selection(self) -> None:
+        """Let the pipeline choose the last frame's cells again, since the model did not get them."""
+        if self.stream is not None:
+            self.stream.pipeline.undo_last_selection()
+
+    def report(self, shown: PatchSet) -> None:
+        """Report a shown frame's result to the pipeline, before the next frame's step."""
+        if self.stream is None:
+            return
+        attention = self.session.attention
+        answered = any(answer.error is None for answer in shown.answers)
+        if self.stream.settings.vlm.feedback and answered and attention is not None:
+            self.stream.attend(attention, shown.index)
+        if shown.feeding is not None and shown.feeding.rebuilt is not None:
+            self.stream.pipeline.forget_sent()
 
     def supersedes(self, patches: PatchSet) -> bool:
         """Return whether a newer frame makes the running answer pointless, because a cut ended its scene."""
@@ -223,8 +234,6 @@ class Watcher:
             feeding = Feeding(frame_index=frame.index, error=str(exc))
         if feeding.error is None:
             return feeding, ()
-        if self._pass_over is not None:
-            self._pass_over()
         return feeding, (f"frame {frame.index} was not shown to the model: {feeding.error}",)
 
     def _should_ask(self, frame: Frame, patches: PatchSet, last: bool) -> bool:
@@ -284,9 +293,6 @@ class Watcher:
         if answer.error is None:
             self.answered += 1
             self._answered_grey = Pictures(frame, grid).eighth_grey
-            attention = self.session.attention
-            if self._attend is not None and attention is not None:
-                self._attend(attention)
         if self._on_answer is not None:
             self._on_answer(answer)
         return answer
@@ -306,49 +312,19 @@ class LiveWatcher:
     """Watcher on a worker thread: it takes the newest frame whenever it is free; a later patch set carries the result.
 
     A scene cut cancels an answer about a changing scene, so that the new scene does not wait for it.
-
-    Args:
-        watcher: Shows frames and asks; has no callbacks of its own to the pipeline.
-        follow: Called when the newest frame is handed over, so that attention to it can be carried.
-        attend: Takes attention and the index of its frame.
-        pass_over, forget_sent: See `Watcher`.
     """
 
-    def __init__(
-        self,
-        watcher: Watcher,
-        *,
-        follow: Callable[[], None],
-        attend: Callable[[FloatArray, int], object] | None,
-        pass_over: Callable[[], object] | None = None,
-        forget_sent: Callable[[], object] | None = None,
-    ) -> None:
+    def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._closing = threading.Event()
         self._superseded = threading.Event()
         watcher.stop = _AnyStop(watcher.stop, self._closing, self._superseded)
         watcher.on_begin = self._superseded.clear
-        self._follow = follow
-        self._attend = attend
-        self._pass_over = pass_over
-        self._forget_sent = forget_sent
         self._skipped = SkippedFrames()
         self._queue: queue.SimpleQueue[tuple[Frame, PatchSet, Future[PatchSet]] | None] = queue.SimpleQueue()
         self._pending: Future[PatchSet] | None = None
         self._thread = threading.Thread(target=self._work, name="arr-stream-watcher", daemon=True)
         self._thread.start()
-
-    @classmethod
-    def of(cls, watcher: Watcher, stream: Stream) -> LiveWatcher:
-        """Return a watcher of a stream, whose pipeline hears what the model attends to, misses and forgets."""
-        # Each call looks the pipeline up: a change of settings may replace it.
-        return cls(
-            watcher,
-            follow=lambda: stream.pipeline.follow(),  # noqa: PLW0108
-            attend=stream.attend if stream.settings.vlm.feedback else None,
-            pass_over=lambda: stream.pipeline.undo_last_selection(),  # noqa: PLW0108
-            forget_sent=lambda: stream.pipeline.forget_sent(),  # noqa: PLW0108
-        )
 
     @property
     def busy(self) -> bool:
@@ -367,11 +343,11 @@ class LiveWatcher:
             self._skipped.add(patches)
             if busy and self._watcher.supersedes(patches):
                 self._superseded.set()
-            if self._pass_over is not None:
-                self._pass_over()
+            self._watcher.undo_selection()
             return patches
-        if self._attend is not None:
-            self._follow()
+        stream = self._watcher.stream
+        if stream is not None and stream.settings.vlm.feedback:
+            stream.pipeline.follow()
         self._superseded.clear()
         self._pending = Future()
         self._queue.put((frame, self._skipped.onto(patches), self._pending))
@@ -414,14 +390,10 @@ class LiveWatcher:
                 shown.set_exception(exc)
 
     def _with_pending(self, patches: PatchSet, pending: Future[PatchSet]) -> PatchSet:
-        """Add the result of the frame that was under way to a newer frame, and pass its attention on."""
+        """Add the result of the frame that was under way to a newer frame, and report it to the pipeline."""
         self._pending = None
         shown = pending.result()
-        attention = self._watcher.session.attention
-        if self._attend is not None and attention is not None and any(answer.error is None for answer in shown.answers):
-            self._attend(attention, shown.index)
-        if self._forget_sent is not None and shown.feeding is not None and shown.feeding.rebuilt is not None:
-            self._forget_sent()
+        self._watcher.report(shown)
         return _merged(patches, shown)
 
 
