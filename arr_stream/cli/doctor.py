@@ -166,9 +166,9 @@ def _try_flow(name: str) -> str:
 
 def _try_qwen() -> str:
     with needed_by("a model", "vlm"):
-        from arr_stream.vlm.qwen3_vl.adapter import self_check
+        from arr_stream.vlm.qwen3_vl.adapter import use_transformers
 
-        return self_check()
+        return f"transformers {use_transformers().__version__}"
 
 
 def _try_encoder() -> str:

@@ -19,8 +19,7 @@ from torch import Tensor
 from arr_stream.errors import BackendUnavailable, ModelUnsupported
 from arr_stream.extras import remedy_for
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.families import FAMILIES, Family
-from arr_stream.vlm.qwen3_vl.network import Network
+from arr_stream.vlm.qwen3_vl.families import FAMILIES
 from arr_stream.vlm.qwen3_vl.places import (
     GridHW,
     block_extent,
@@ -84,7 +83,7 @@ class VisualTokens:
 
 
 class Adapter:
-    """The parts of a loaded model, `Network` or one of `FAMILIES`, that sparse feeding and a growing memory need.
+    """The parts of a loaded model, the tiny one or one of `FAMILIES`, that sparse feeding and a growing memory need.
 
     `attention_layers` are the numbers of the layers with keys and values; the others hold a recurrent state.
 
@@ -154,7 +153,7 @@ class Adapter:
         return embedded
 
     def new_cache(self) -> Any:
-        if isinstance(self._model, Network):
+        if hasattr(self._model, "new_cache"):
             return self._model.new_cache()
         from transformers import DynamicCache
 
@@ -264,8 +263,8 @@ class Adapter:
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Compare this module with the model's own pass over a made-up picture; `Network` has no pass of its own."""
-        if isinstance(self._model, Network):
+        """Compare this module with the model's own pass over a made-up picture; the tiny one has no pass of its own."""
+        if hasattr(self._model, "new_cache"):
             return
         config, cells = self.config, Cells.whole(CHECK_GRID_HW)
         rows = torch.sin(torch.arange(len(cells) * 4 * 1536, dtype=torch.float32) * 0.37).reshape(len(cells) * 4, -1)
@@ -344,46 +343,6 @@ def _held(layer: Any) -> list[Tensor]:
     states = [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values()]
     held = [getattr(layer, "keys", None), getattr(layer, "values", None), *states]
     return [tensor for tensor in held if tensor is not None]
-
-
-def self_check() -> str:
-    """Compare this module with transformers' own passes over small random models; return a one-line report.
-
-    Raises:
-        BackendUnavailable: transformers is not installed.
-        ModelUnsupported: Its version is not supported, or lacks a family, or the two passes differ.
-    """
-    transformers = use_transformers()
-    for family in FAMILIES.values():
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = family.class_of("ForConditionalGeneration")(_small_config(family)).eval()
-        Adapter(model).check()
-    names = ", ".join(family.name for family in FAMILIES.values())
-    return f"transformers {transformers.__version__}: sparse feeding equals its own pass ({names})"
-
-
-def _small_config(family: Family) -> Any:
-    # Of a head's 16 frequencies Qwen3.5 turns a quarter by default, which is too few for three axes.
-    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
-    rope_parameters = {**rope, "partial_rotary_factor": 1.0}
-    text: dict[str, Any] = {"vocab_size": 64, "num_hidden_layers": 4, "rope_parameters": rope_parameters} | heads
-    if family.recurrent:
-        text |= {f"linear_{name}": 32 for name in ("key_head_dim", "value_head_dim")}
-        text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
-    if family.experts is not None:
-        text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
-    vision: dict[str, Any] = {"depth": 3, "num_heads": 4, "out_hidden_size": 64}
-    if family.deepstack:
-        vision["deepstack_visual_indexes"] = [0, 1]
-    markers = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    return family.class_of("Config")(
-        text_config=sizes | text,
-        vision_config=sizes | vision,
-        **{name: 60 + number for number, name in enumerate(markers)},
-    )
 
 
 def _changed(what: str) -> ModelUnsupported:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,9 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
         ModelTooLarge: It needs more memory than is free; raised before loading.
     """
     if settings.model == TINY:
-        from arr_stream.vlm.qwen3_vl.shipped import load_shipped
+        from arr_stream.vlm.qwen3_vl.tiny import load_tiny
 
-        return load_shipped(settings)
+        return load_tiny(settings)
     use_transformers()
     device = pick_vlm_device(settings.device)
     _need_packages(settings.dtype, device)
@@ -167,8 +167,6 @@ def _model(checkpoint: Checkpoint, quantize: str | None, device: torch.device, d
                 remedy=_OTHER_COPY,
             )
     model.requires_grad_(False).eval()
-    if quantize is not None:
-        _check_saved_finite(checkpoint)
     _check_finite(checkpoint, model)
     return model
 
@@ -189,24 +187,11 @@ def _quantization(quantize: str, dtype: torch.dtype) -> Any:
 def _check_finite(checkpoint: Checkpoint, model: Any) -> None:
     for key, parameter in model.named_parameters():
         if parameter.is_floating_point() and not is_finite(parameter):
-            raise _not_finite(f"{checkpoint.name}: {key}, in {parameter.dtype}".replace("torch.", ""))
-
-
-def _check_saved_finite(checkpoint: Checkpoint) -> None:
-    """Check the saved tensors, because quantisation hides values that are not finite."""
-    from safetensors import safe_open
-
-    for path in sorted({entry.file for entry in checkpoint.tensors.values()}):
-        with safe_open(path, framework="pt") as file:
-            for key, entry in checkpoint.tensors.items():
-                if entry.file == path and is_quantized(key, entry) and not is_finite(file.get_tensor(key)):
-                    raise _not_finite(f"{path}: {key}")
-
-
-def _not_finite(what: str) -> WeightsInvalid:
-    return WeightsInvalid(
-        f"{what}: holds NaN or infinite values", remedy="use another checkpoint, or vlm.dtype=bfloat16 or float32"
-    )
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            raise WeightsInvalid(
+                f"{checkpoint.name}: {key}, in {dtype}: holds NaN or infinite values",
+                remedy="use another checkpoint, or vlm.dtype=bfloat16 or float32",
+            )
 
 
 def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> dict[str, int]:
@@ -214,7 +199,7 @@ def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> di
 
     `cache` holds the keys and values of `vlm.context_tokens` tokens, and recurrent states with the copy that undoes a
     question; `kept features` those of as many cells, twice while the memory is rebuilt; `work` one pass of 1024 cells
-    through the vision tower or the language model, whichever takes more (estimate).
+    through the vision tower, which takes more than the language model (estimate).
     """
     size = int(getattr(torch, dtype).itemsize)
     text = checkpoint.config.text_config
@@ -225,7 +210,7 @@ def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> di
     cache = per_token * settings.context_tokens + (2 * linear * _state_bytes(text, size) if linear else 0)
     levels = 1 + len(getattr(checkpoint.config.vision_config, "deepstack_visual_indexes", ()))
     kept = 2 * levels * text.hidden_size * size * settings.context_tokens
-    work = _work_bytes(checkpoint.config, size)
+    work = _work_bytes(checkpoint.config.vision_config, size)
     return {"weights": weights, "cache": cache, "kept features": kept, "work": work}
 
 
@@ -266,8 +251,7 @@ def _kept_bytes(key: str, entry: Entry, size: int, quantize: str | None) -> int:
     return (entry.elements + 1) // 2 + 4 * -(-entry.elements // INT4_BLOCK)
 
 
-def _work_bytes(config: Any, size: int) -> int:
-    vision, text = config.vision_config, config.text_config
+def _work_bytes(vision: Any, size: int) -> int:
     patches, pixels = 4 * CELLS, 3 * 2 * 16 * 16
     # A block holds the residual and its normed copy; then queries, keys and values, rotated in float32 with copies, or
     # the two halves of the wide layer. Attention itself needs no table (flash kernels of torch's sdpa). Twice that is
@@ -275,18 +259,11 @@ def _work_bytes(config: Any, size: int) -> int:
     attention = 3 * vision.hidden_size * size + 6 * vision.hidden_size * 4
     per_patch = 2 * vision.hidden_size * size + max(attention, 2 * vision.intermediate_size * size)
     features = CELLS * vision.out_hidden_size * (1 + len(getattr(vision, "deepstack_visual_indexes", ()))) * size
-    seen = patches * (2 * per_patch + pixels * (4 + size)) + features
-    heads = (text.num_attention_heads + 2 * text.num_key_value_heads) * text.head_dim
-    # Of a layer of experts, a token runs through some, and through the shared one.
-    active = getattr(text, "num_experts_per_tok", 0) * getattr(text, "moe_intermediate_size", 0)
-    inner = max(getattr(text, "intermediate_size", 0), active + getattr(text, "shared_expert_intermediate_size", 0))
-    per_token = 3 * text.hidden_size * size + max(3 * heads, 3 * inner) * size
-    read = CELLS * per_token + features + text.vocab_size * 4
-    return int(max(seen, read))
+    return int(patches * (2 * per_patch + pixels * (4 + size)) + features)
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the free memory of a device: the amount that the system reports, or less if a control group limits it."""
+    """Return the free memory of a device: the system's, or less if a container limits it."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         # Memory that torch holds in reserve is free for this process.
@@ -294,42 +271,20 @@ def free_bytes(device: torch.device) -> int:
     need("psutil", "measuring the free memory")
     import psutil  # type: ignore[import-untyped]
 
-    return min([int(psutil.virtual_memory().available), *group_free_bytes()])
+    free = int(psutil.virtual_memory().available)
+    limit = _container_free_bytes()
+    return free if limit is None else min(free, limit)
 
 
-def group_free_bytes(
-    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
-) -> Iterator[int]:
-    """Yield the free bytes of each control group (version 2) of this process that has a limit."""
+def _container_free_bytes(group: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return the free bytes within this container's limit (control group version 2); None without one."""
     try:
-        lines = membership.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers:
-            continue
-        group = root / path.lstrip("/")
-        # Inside a container the path may be the host's; the group's own files are then at the top.
-        for folder in (group, *group.parents):
-            free = _group_free(folder)
-            if free is not None:
-                yield free
-            if folder == root:
-                break
-
-
-def _group_free(folder: Path) -> int | None:
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        if limit == "max":
-            return None
-        usage = int((folder / "memory.current").read_text())
-        stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
-        # Cached pages of files can be dropped at once.
-        return max(0, int(limit) - usage + int(stat.get("inactive_file", 0)))
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        stat = dict(line.split(" ", 1) for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
+    # Cached pages of files can be dropped at once.
+    return max(0, limit - used + int(stat.get("inactive_file", 0)))
 
 
 def _size(count: int) -> str:
