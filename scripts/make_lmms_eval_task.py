@@ -2,10 +2,9 @@
 """Makes a small task for lmms-eval out of drawn scenes: to try the harness without any benchmark's data.
 
     scripts/make_lmms_eval_task.py FOLDER [--questions N] [--seed N] [--purpose training]
-    lmms-eval eval --include_path FOLDER --tasks drawn_shapes,drawn_shapes_likeliest ...
+    lmms-eval eval --include_path FOLDER --tasks drawn_shapes ...
 
-`drawn_shapes` is answered in words, `drawn_shapes_likeliest` by the likelihoods of the options, which the harness asks
-of simple models alone (`--force_simple`). `arr-stream eval questions FOLDER` asks the same.
+`arr-stream eval questions FOLDER` asks the same.
 """
 
 from __future__ import annotations
@@ -31,25 +30,18 @@ EACH = 6
 """Questions of a picture."""
 
 TASK = """\
-task: {task}
+task: drawn_shapes
 dataset_path: json
 dataset_kwargs: {{data_files: {{test: {data}}}}}
 test_split: test
-output_type: {output_type}
+output_type: generate_until
 doc_to_visual: !function drawn_shapes.doc_to_visual
 doc_to_text: question
 doc_to_target: answer
-{more}
+generation_kwargs: {{max_new_tokens: 8}}
+metric_list:
+  - {{metric: exact_match, aggregation: mean, higher_is_better: true, ignore_case: true, ignore_punctuation: true}}
 """
-IN_WORDS = """\
-generation_kwargs: {max_new_tokens: 8}
-metric_list:
-  - {metric: exact_match, aggregation: mean, higher_is_better: true, ignore_case: true, ignore_punctuation: true}"""
-LIKELIEST = """\
-doc_to_choice: options
-target_delimiter: ""
-metric_list:
-  - {metric: acc, aggregation: mean, higher_is_better: true}"""
 FUNCTIONS = '''\
 """What the harness calls."""
 
@@ -71,7 +63,7 @@ def make_task(
     purpose: Purpose = "reporting",
     cells: tuple[int, int] = (14, 8),
 ) -> None:
-    """Writes pictures, questions and both tasks.
+    """Writes pictures, questions and the task.
 
     Args:
         folder: Made if need be; files of the same names are replaced.
@@ -92,10 +84,8 @@ def make_task(
     data = folder.resolve() / FILE_NAME
     data.write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "drawn_shapes.py").write_text(FUNCTIONS, encoding="utf-8")
-    kinds = {"drawn_shapes": ("generate_until", IN_WORDS), "drawn_shapes_likeliest": ("multiple_choice", LIKELIEST)}
-    for task, (output_type, more) in kinds.items():
-        text = TASK.format(task=task, data=json.dumps(str(data)), output_type=output_type, more=more)
-        (folder / f"{task}.yaml").write_text(text, encoding="utf-8")
+    text = TASK.format(data=json.dumps(str(data)))
+    (folder / "drawn_shapes.yaml").write_text(text, encoding="utf-8")
 
 
 def main() -> None:

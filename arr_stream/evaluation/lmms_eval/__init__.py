@@ -9,8 +9,7 @@ REMEDY = "pip install 'arr-stream[lmms-eval]' && pip install --no-deps lmms-eval
 
 
 def manifest() -> Any:
-    """Return the models for the harness's registry: a chat model, and a simple one for tasks that weigh options."""
+    """Return the model for the harness's registry."""
     from lmms_eval.models.registry_v2 import ModelManifest
 
-    home = f"{__name__}.model"
-    return ModelManifest("arr_stream", simple_class_path=f"{home}.SimpleModel", chat_class_path=f"{home}.ChatModel")
+    return ModelManifest("arr_stream", chat_class_path=f"{__name__}.model.ChatModel")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +30,7 @@ from arr_stream.stream import Models
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, merged
-from arr_stream.vlm.qwen3_vl.decoding import Sampler, likelihoods, respond
+from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, TextEntry
 from arr_stream.vlm.qwen3_vl.loading import load
@@ -43,7 +43,6 @@ try:
     from lmms_eval.api.model import lmms
     from lmms_eval.models.model_utils.gen_metrics import log_metrics
     from lmms_eval.protocol import ChatMessages
-    from PIL import Image
     from qwen_vl_utils import fetch_image, fetch_video
     from tqdm import tqdm
 except ImportError as exc:
@@ -54,9 +53,6 @@ STOCK = "qwen3_vl"
 ANSWER_TOKENS = 128
 LONGEST_QUERY = 2000
 _NOTHING = ("", "none")
-
-Request = tuple[list[dict[str, Any]], Mapping[str, Any], Mapping[str, Any]]
-"""Messages, their document, and the generation options."""
 
 
 class ChatModel(lmms):  # type: ignore[misc]
@@ -134,33 +130,14 @@ class ChatModel(lmms):  # type: ignore[misc]
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
         self._feeder = Feeder(self._adapter, loaded.normalisation, self._settings.vlm.mode)
 
+    @torch.inference_mode()
     def generate_until(self, requests: Sequence[Any]) -> list[Any]:
         """Return an answer to each request."""
-        return self._answers(self._asked(requests), len(requests))
-
-    def generate_until_multi_round(self, requests: Sequence[Any]) -> list[Any]:
-        """Refuse: the harness's own Qwen3-VL does not support several rounds either."""
-        raise NotImplementedError("arr_stream answers one question, not several in turn")
-
-    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        """Refuse: the harness asks only simple models for likelihoods."""
-        raise NotImplementedError("tasks that weigh options are for simple models: give --force_simple")
-
-    def clean(self) -> None:
-        """Free the model: the scorer of its answers may need the memory."""
-        del self._adapter, self._feeder, self._models
-        super().clean()
-
-    def _asked(self, requests: Sequence[Any]) -> Iterator[Request]:
-        for request in requests:
+        results, written, elapsed, seen = [], 0, 0.0, 0
+        for request in tqdm(requests, disable=self.rank != 0, desc="Model Responding"):
             _, doc_to_messages, generation, number, task, split = request.args
             document = self.task_dict[task][split][number]
-            yield _worded_for_qwen(doc_to_messages)(document), document, generation
-
-    @torch.inference_mode()
-    def _answers(self, asked: Iterable[Request], count: int) -> list[Any]:
-        results, written, elapsed, seen = [], 0, 0.0, 0
-        for messages, document, generation in tqdm(asked, total=count, disable=self.rank != 0, desc="Model Responding"):
+            messages = _worded_for_qwen(doc_to_messages)(document)
             started = time.perf_counter()
             memory, question = self._look(messages, document)
             sampling = SimpleNamespace(top_k=generation.get("top_k"), top_p=generation.get("top_p"))
@@ -177,6 +154,19 @@ class ChatModel(lmms):  # type: ignore[misc]
             results.append(GenerationResult(text=said, token_counts=tokens))
         log_metrics(elapsed, written, written / max(elapsed, 1e-9), {"visual_tokens": seen / max(1, len(results))})
         return results
+
+    def generate_until_multi_round(self, requests: Sequence[Any]) -> list[Any]:
+        """Refuse: the harness's own Qwen3-VL does not support several rounds either."""
+        raise NotImplementedError("arr_stream answers one question, not several in turn")
+
+    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        """Refuse, as the harness's own Qwen3-VL does."""
+        raise NotImplementedError("arr_stream answers in words: choose tasks that generate text")
+
+    def clean(self) -> None:
+        """Free the model: the scorer of its answers may need the memory."""
+        del self._adapter, self._feeder, self._models
+        super().clean()
 
     def _look(self, messages: list[dict[str, Any]], document: Mapping[str, Any]) -> tuple[Memory, list[int]]:
         """Return the memory with everything before the question, and the question: the text after the last picture."""
@@ -245,52 +235,6 @@ class ChatModel(lmms):  # type: ignore[misc]
             yield Cells.chosen(patches), patches.relevance
 
 
-class SimpleModel(ChatModel):
-    """Model with the text after its pictures: for tasks that weigh options, with `--force_simple`."""
-
-    is_simple = True
-
-    def generate_until(self, requests: Sequence[Any]) -> list[Any]:
-        """Return an answer to each request, cut at the first of its `until` texts."""
-        results = super().generate_until(requests)
-        for result, request in zip(results, requests, strict=True):
-            until = request.args[1].get("until") or ()
-            for end in [until] if isinstance(until, str) else until:
-                if end.strip():
-                    result.text = result.text.split(end)[0]
-        return results
-
-    @torch.inference_mode()
-    def loglikelihood(self, requests: Sequence[Any]) -> list[Any]:
-        """Return for each continuation the negative log-likelihood as an answer, and whether greedy decoding gives it.
-
-        This harness takes the option with the smallest value as the answer.
-        """
-        results, before, shown = [], None, None
-        for request in tqdm(requests, disable=self.rank != 0, desc="Model Responding"):
-            context, continuation, *where = request.args
-            document = self._document(*where[1:]) if where else {}
-            if shown is None or (context, *where) != before:
-                before = (context, *where)
-                shown = self._look(_messages(context, where[0](document) if where else ()), document)
-            answer = continuation(document) if callable(continuation) else continuation
-            # A blank after the context has no place at the start of a turn.
-            (found,) = likelihoods(*shown, [self._prompt.text(str(answer).lstrip())])
-            # Wrapped in a result: 0.7.3 turns any other value of a model, pairs included, into text.
-            results.append(GenerationResult(text=(-found.log, found.greedy)))
-        return results
-
-    def _asked(self, requests: Sequence[Any]) -> Iterator[Request]:
-        for request in requests:
-            context, generation, doc_to_visual, *where = request.args
-            document = self._document(*where)
-            yield _messages(context, doc_to_visual(document)), document, generation
-
-    def _document(self, number: int, task: str, split: str) -> Mapping[str, Any]:
-        document: Mapping[str, Any] = self.task_dict[task][split][number]
-        return document
-
-
 def _device(device: str | None) -> str:
     """Return the setting for the harness's device name; with several GPUs each process takes its own."""
     kind, _, index = (device or "auto").partition(":")
@@ -307,13 +251,6 @@ def _worded_for_qwen(doc_to_messages: Callable[[Any], Any]) -> Callable[[Any], A
     if task is not None and isinstance(words, Mapping) and STOCK in words:
         task.lmms_eval_specific_kwargs = words[STOCK]
     return doc_to_messages
-
-
-def _messages(context: str, visuals: Iterable[Any] | None) -> list[dict[str, Any]]:
-    """Return a simple model's request as chat messages."""
-    kinds = {True: "image", False: "video"}
-    content = [{"type": kinds[isinstance(each, Image.Image)], "url": each} for each in visuals or ()]
-    return [{"role": "user", "content": [*content, {"type": "text", "text": context.replace("<image>", "")}]}]
 
 
 def _frames(content: Mapping[str, Any]) -> tuple[Media, list[ByteArray], list[float]]:

@@ -80,7 +80,7 @@ class QwenSession(StreamingSession):
             self._flush()
             self._check_seen()
             ids = [self._prompt.text(answer) for answer in answers]
-            return tuple(each.log for each in likelihoods(self.memory, self._prompt.question(question), ids))
+            return likelihoods(self.memory, self._prompt.question(question), ids)
 
     def _answer(
         self, question: str, ids: list[int], response: Response, attention: FloatArray, last: ChosenFrame
