@@ -71,15 +71,6 @@ class TestHeads:
             case "yolox":
                 told = [x / 8 - int(x // 8), y / 8 - int(y // 8), np.log(w / 8), np.log(h / 8), 1.0, *scores]
                 return [rows_at(at_8, places, told)]
-            case "nanodet":
-                # Whole strides from the place to each side, as a distribution that is sure.
-                column, row = int(x // 16), int(y // 16)
-                left, top, right, bottom = (BOX[0] * (*SIZE_WH, *SIZE_WH)).tolist()
-                sides = [column - left / 16, row - top / 16, right / 16 - column, bottom / 16 - row]
-                bins = np.full((4, 8), -50.0)
-                bins[range(4), np.round(sides).astype(int)] = 50
-                rows = rows_at(40 * 32 + row * 20 + column, 40 * 32 + 20 * 16 + 10 * 8, [*scores, *bins.ravel()])
-                return [rows]
             case "detr":
                 middle = [*(BOX[0, :2] + BOX[0, 2:]) / 2, *(BOX[0, 2:] - BOX[0, :2])]
                 return [np.array([[logits]], np.float32), np.array([[middle]], np.float32)]
@@ -94,7 +85,7 @@ class TestHeads:
                 return [np.array([[2]], np.int64), pixels[None], np.array([[0.9]], np.float32)]
 
     @pytest.mark.parametrize(
-        "kind", ["yolov8", "yolov5", "yolox", "nanodet", "detr", "detr with no-object", "with its own last step"]
+        "kind", ["yolov8", "yolov5", "yolox", "detr", "detr with no-object", "with its own last step"]
     )
     def test_a_box_is_where_it_is(self, kind: str) -> None:
         boxes, scores = detections(self.outputs(kind), SIZE_WH, 4 if kind == "detr with no-object" else 3)
@@ -132,20 +123,18 @@ class TestDetector:
         cfg.write_text(
             "[net]\nchannels=3\n"
             "[convolutional]\nbatch_normalize=1\nfilters=8\nsize=3\nstride=2\npad=1\nactivation=leaky\n"
-            "[convolutional]\nfilters=8\nsize=3\nstride=1\npad=1\nactivation=mish\n"
-            "[shortcut]\nfrom=-2\nactivation=linear\n"
-            "[route]\nlayers=-1\ngroups=2\ngroup_id=1\n"
+            "[convolutional]\nfilters=8\nsize=3\nstride=1\npad=1\nactivation=leaky\n"
             "[maxpool]\nsize=2\nstride=1\n"
             "[upsample]\nstride=2\n"
             "[convolutional]\nfilters=4\nsize=1\nstride=2\npad=0\nactivation=linear\n"
-            "[route]\nlayers=-1,-5\n"
+            "[route]\nlayers=-1,-4\n"
             "[convolutional]\nfilters=6\nsize=1\nstride=1\npad=0\nactivation=linear\n"
             "[yolo]\nmask=0\nanchors=10,10\nclasses=1\n"
         )
         first = rng.normal(size=(8, 3, 3, 3)), rng.normal(size=8), *(rng.uniform(0.5, 1.5, 8) for _ in range(3))
         others = [
             (rng.normal(size=shape) / 3, rng.normal(size=shape[0]))
-            for shape in ((8, 8, 3, 3), (4, 4, 1, 1), (6, 12, 1, 1))
+            for shape in ((8, 8, 3, 3), (4, 8, 1, 1), (6, 12, 1, 1))
         ]
         kernels, biases, scales, means, variances = first
         numbers = [biases, scales, means, variances, kernels.ravel()]
@@ -162,13 +151,11 @@ class TestDetector:
         x = functional.conv2d(tensor(picture), tensor(kernels), stride=2, padding=1)
         x = functional.batch_norm(x, tensor(means), tensor(variances), tensor(scales), tensor(biases), eps=1e-5)
         one = functional.leaky_relu(x, 0.1)
-        two = functional.mish(functional.conv2d(one, *map(tensor, others[0]), padding=1))
-        three = one + two
-        half = three[:, 4:]
-        pooled = functional.max_pool2d(functional.pad(half, (0, 1, 0, 1), value=float("-inf")), 2, 1)
+        two = functional.leaky_relu(functional.conv2d(one, *map(tensor, others[0]), padding=1), 0.1)
+        pooled = functional.max_pool2d(functional.pad(two, (0, 1, 0, 1), value=float("-inf")), 2, 1)
         grown = functional.interpolate(pooled, scale_factor=2, mode="nearest")
         four = functional.conv2d(grown, *map(tensor, others[1]), stride=2)
-        expected = functional.conv2d(torch.cat([four, three], 1), *map(tensor, others[2]))
+        expected = functional.conv2d(torch.cat([four, two], 1), *map(tensor, others[2]))
         (made,) = Network(to_onnx(cfg, weights), 1)(picture)
         np.testing.assert_allclose(made, expected.numpy(), atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""Darknet networks (YOLOv3, YOLOv4 and their small versions) as ONNX models.
+"""Darknet networks (YOLOv3-tiny and those with the same layers) as ONNX models.
 
 A network is a text file of sections (`*.cfg`) and a file of weights (`*.weights`): three version numbers, a count of
 pictures seen, and then, for each convolution in order, its biases, the scales, means and variances of its batch
@@ -78,7 +78,6 @@ class _Builder:
             "maxpool": self._maximum,
             "upsample": self._enlargement,
             "route": self._route,
-            "shortcut": self._sum,
             "yolo": self._head,
         }
         _, net = sections[0]
@@ -135,9 +134,6 @@ class _Builder:
             return output
         if activation == "leaky":
             return self._add("LeakyRelu", [output], name, alpha=_LEAKY_SLOPE)
-        if activation == "mish":
-            smooth = self._add("Tanh", [self._add("Softplus", [output], f"{name}.softplus")], f"{name}.tanh")
-            return self._add("Mul", [output, smooth], name)
         raise ValueError(f"activation {activation} is not supported")
 
     def _maximum(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
@@ -158,16 +154,7 @@ class _Builder:
         picked = [self._layers[at] for at in _numbers(values["layers"])]
         total = sum(count for _, count in picked)
         output = picked[0][0] if len(picked) == 1 else self._add("Concat", [each for each, _ in picked], name, axis=1)
-        groups = int(values.get("groups", 1))
-        if groups > 1:
-            parts = [f"{name}.part{part}" for part in range(groups)]
-            self._nodes.append(node("Split", [output], parts, axis=1))
-            output, total = parts[int(values["group_id"])], total // groups
         return output, total
-
-    def _sum(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
-        other, _ = self._layers[int(values["from"])]
-        return self._activated(values, self._add("Add", [last, other], f"{name}.sum"), name), channels
 
     def _head(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
         numbers = [float(part) for part in values["anchors"].split(",")]

@@ -6,14 +6,13 @@
 | `[1, N, 5 + C]`, one row for each place | YOLOX |
 | `[1, N, 5 + C]`, three rows for each place | YOLOv5, YOLOv7 |
 | `[1, 4 + C, N]` | YOLOv8 and later |
-| `[1, N, C + 4 * bins]`, bins 8 or more | NanoDet |
 | boxes `[1, Q, 4]` and scores `[1, Q, C]` | DETR, RF-DETR, RT-DETR |
 | classes `[1, Q]`, boxes `[1, Q, 4]` in pixels and scores `[1, Q]` | RT-DETR and D-FINE with their own last step |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,8 +23,6 @@ Detections = tuple[FloatArray, FloatArray]
 """Boxes `[N, 4]`, left, top, right and bottom, normalised to [0, 1]; scores `[N, C]` in [0, 1]."""
 
 _STRIDES = 8, 16, 32
-_NANODET_STRIDES = 8, 16, 32, 64
-_LEAST_BINS = 8
 
 
 def detections(
@@ -80,15 +77,12 @@ def _single(output: FloatArray, size_wh: tuple[int, int], classes: int) -> Detec
     if len(rows) == 4 + classes != rows.shape[1]:
         return _corners(rows[:4].T) / _scale(size_wh), rows[4:].T
     if rows.shape[1] == 5 + classes:
-        places = np.concatenate(list(_places(size_wh, _STRIDES)))
+        places = _places(size_wh)
         boxes = rows[:, :4]
         if len(rows) == len(places):
             xy = (boxes[:, :2] + places[:, :2]) * places[:, 2:]
             boxes = np.concatenate([xy, np.exp(boxes[:, 2:]) * places[:, 2:]], 1)
         return _corners(boxes) / _scale(size_wh), rows[:, 4:5] * rows[:, 5:]
-    bins, rest = divmod(rows.shape[1] - classes, 4)
-    if rest == 0 and bins >= _LEAST_BINS:
-        return _nanodet(rows, size_wh, classes)
     return None
 
 
@@ -105,25 +99,14 @@ def _darknet(output: FloatArray, anchors: FloatArray, size_wh: tuple[int, int]) 
     return _corners(boxes), scores.transpose(0, 2, 3, 1).reshape(len(boxes), -1)
 
 
-def _nanodet(rows: FloatArray, size_wh: tuple[int, int], classes: int) -> Detections | None:
-    """Distances to the four sides, each as a distribution over whole strides."""
-    for strides in (_NANODET_STRIDES, _STRIDES):
-        places = np.concatenate(list(_places(size_wh, strides)))
-        if len(places) == len(rows):
-            sides = _softmax(rows[:, classes:].reshape(len(rows), 4, -1))
-            distances = sides @ np.arange(sides.shape[2], dtype=np.float32) * places[:, 2:]
-            centres = places[:, :2] * places[:, 2:]
-            corners = np.concatenate([centres - distances[:, :2], centres + distances[:, 2:]], 1, dtype=np.float32)
-            return corners / _scale(size_wh), rows[:, :classes]
-    return None
-
-
-def _places(size_wh: tuple[int, int], strides: Sequence[int]) -> Iterator[FloatArray]:
-    """Yield `[N, 3]` for each stride: column, row and the stride of each place."""
+def _places(size_wh: tuple[int, int]) -> FloatArray:
+    """Return `[N, 3]`: column, row and stride of each place, the finest stride first."""
     width, height = size_wh
-    for stride in strides:
+    places = []
+    for stride in _STRIDES:
         y, x = np.mgrid[: -(-height // stride), : -(-width // stride)].reshape(2, -1)
-        yield np.stack([x, y, np.full_like(x, stride)], 1).astype(np.float32)
+        places.append(np.stack([x, y, np.full_like(x, stride)], 1).astype(np.float32))
+    return np.concatenate(places)
 
 
 def _of_logits(logits: FloatArray, classes: int) -> FloatArray:
