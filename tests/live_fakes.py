@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from arr_stream.config import Settings
-from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers
+from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, WorkerPool
 from arr_stream.live.pictures import encode
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import ByteArray

@@ -19,7 +19,7 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import PARTS
-from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.publishing import EventHub, Subscription
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts, StreamRunner

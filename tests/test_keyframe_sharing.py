@@ -8,8 +8,7 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.keyframes.generate import KeyframeRequest
-from arr_stream.keyframes.sharing import Lease, WorkerPool
-from arr_stream.keyframes.worker import KeyframeWorkers
+from arr_stream.keyframes.worker import KeyframeWorkers, Lease, WorkerPool
 from arr_stream.types import Frame, Grid
 from tests.live_fakes import LIGHT, picture, wait_until
 

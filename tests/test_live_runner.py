@@ -21,7 +21,7 @@ from arr_stream.errors import (
     InvalidSetting,
     RegionOutsideFrame,
 )
-from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.publishing import EventHub, Subscription
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts, StreamRunner

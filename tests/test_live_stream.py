@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from arr_stream.errors import BackendUnavailable, BudgetError, InvalidSetting, RegionOutsideFrame
-from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.live_stream import LiveStream
 from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet

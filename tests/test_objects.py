@@ -21,9 +21,9 @@ from arr_stream.errors import BackendUnavailable, KeyframeFailed, WeightsInvalid
 from arr_stream.keyframes.base import PARTS, KeyframeInput, KeyframePart, ObjectFinding
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.keyframes.objects import CARDS, detected_labels, make_object_finder
+from arr_stream.keyframes.objects.darknet import constant, model, node
 from arr_stream.keyframes.objects.detector import Card, Found, ObjectDetector, card_of
 from arr_stream.keyframes.objects.heads import detections
-from arr_stream.keyframes.objects.onnx_file import constant, model, node
 from arr_stream.live.alerts import RuleWatch, parse_rule
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.keyframe_results import KeyframeResults

@@ -14,8 +14,7 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.keyframes.generate import KeyframeProvider
-from arr_stream.keyframes.sharing import Lease, WorkerPool, maker_values, with_maker_values
-from arr_stream.keyframes.worker import KeyframeWorkers
+from arr_stream.keyframes.worker import KeyframeWorkers, Lease, WorkerPool, maker_values, with_maker_values
 from arr_stream.live.quality import STEPS, Governor
 from arr_stream.live_reader import LiveReader
 from arr_stream.patch_set import PatchSet

@@ -24,7 +24,7 @@ from arr_stream.errors import (
     SourceTooLarge,
     WeightsInvalid,
 )
-from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.alerts import Alerts, parse_rule
 from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.metrics import LiveMetrics, StreamMetrics
