@@ -541,9 +541,7 @@ class Pipeline:
         cache, device, settings = state.cache, self._device, self._settings
         assert state.background is not None
         selection = settings.selection
-        query_inputs = QueryInput(
-            frame, state.grid, cache.keyframes, state.meanings.maps, device.put, device.put_region, features.quarter
-        )
+        query_inputs = QueryInput(frame, state.grid, cache.keyframes, state.meanings.maps, device.put, features.quarter)
         scored = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
         compared = selection.novelty != "off" or bool(selection.per_second)
         return query_inputs, ScoringInputs(

@@ -16,8 +16,8 @@ from arr_stream.evaluation.footage import Footage, read_paired, tight_box
 from arr_stream.evaluation.stages import half_grey
 from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.motion import make_flow
-from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.flow import FlowInput
+from arr_stream.motion.region import Region
 from arr_stream.texture.pictures import Pictures
 from arr_stream.threads import one_opencv_thread
 from arr_stream.types import BoolArray, Frame, Grid
@@ -84,15 +84,15 @@ class Anchored:
         self._previous = FlowInput(pictures.grey, frame)
         given = mask if self._exact or not mask.any() else _boxed(mask)
         soft = cv2.resize(given.astype(np.float32), pictures.reduced_wh(4), interpolation=cv2.INTER_AREA)
-        self._tracker = RegionTracker()
-        self._tracker.start(pictures.quarter, soft, exact=self._exact)
+        self._region = Region.learned(pictures.quarter, soft, exact=self._exact)
 
     def step(self, frame: Frame) -> BoolArray:
         pictures = Pictures(frame, self._grid)
         present = FlowInput(pictures.grey, frame)
         flow = self._estimator.estimate(self._previous, present)
         self._previous = present
-        return _binary(self._tracker.follow(pictures.quarter, flow).posterior, frame)
+        self._region = self._region.follow(pictures.quarter, flow)
+        return _binary(self._region.posterior, frame)
 
 
 def _boxed(mask: BoolArray) -> BoolArray:

@@ -286,13 +286,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from arr_stream.config import Settings
 from arr_stream.gpu.flow import estimate
-from arr_stream.gpu.region import DeviceRegion
-from arr_stream.motion.anchor import DEFAULT
 from arr_stream.motion.camera import motion_between, visible_structure
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.history import with_selection
 from arr_stream.motion.memory import Carried, carried
+from arr_stream.motion.appearance import PixelModel
 from arr_stream.motion.planes import CarriedPlane
+from arr_stream.motion.region import Region
 from arr_stream.relevance.cell_scores import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.query import parse_text
@@ -331,7 +331,7 @@ def frame(device):
     _, figure = see_figure(Figure.nothing(motion, EIGHTH), look.eighth, look.high_pass, motion, flow)
     place = torch.zeros(QUARTER, device=device)
     weights, beta = torch.zeros((13, 128), device=device), torch.zeros(129, device=device)
-    region = DeviceRegion(place, place, place.sum(), weights, beta, DEFAULT)
+    region = Region(place, place, place.sum(), PixelModel(weights, beta), exact=False)
     half = torch.zeros((GRID.rows * 2, GRID.columns * 2), device=device)
     tasks = (
         TextTask(parse_text('red left moving "open" "closed"'), (place, place)),

@@ -22,9 +22,7 @@ from arr_stream.config import MotionSettings
 from arr_stream.errors import BackendUnavailable
 from arr_stream.gpu.flow import DeviceFlow, UploadedFlow
 from arr_stream.gpu.graphs import Captured, flatten, unflatten
-from arr_stream.gpu.region import DeviceRegion
 from arr_stream.motion import make_flow, usual_preset
-from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.device import result_of
 from arr_stream.motion.flow import FlowEstimator
 from arr_stream.types import ByteArray
@@ -86,9 +84,6 @@ class TorchDevice:
         if self._device.type == "cpu":
             return torch.from_numpy(np.array(values))
         return torch.from_numpy(np.array(values)).pin_memory().to(self._device, non_blocking=True)
-
-    def put_region(self, tracker: RegionTracker) -> DeviceRegion:
-        return DeviceRegion.learned(tracker, self._device)
 
     def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if step not in self._steps:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+import cv2
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -203,6 +204,28 @@ def solved(matrix: Tensor, right: Tensor) -> Tensor:
     determinant = (wide[0] * cofactors[0]).sum()
     result: Tensor = cofactors.T @ right.double() / determinant
     return result.float()
+
+
+@pixels.gaussian.register(Tensor)
+def gaussian(plane: Tensor, side_px: int, sigma: float, *, mirrored: bool) -> Tensor:
+    kernel, reach = _gaussian_kernel(side_px, sigma, plane.device), side_px // 2
+    planes = reflected(plane[None], reach)[None] if mirrored else F.pad(plane[None, None], (reach,) * 4)
+    return F.conv2d(F.conv2d(planes, kernel[None, None, :, None]), kernel[None, None, None, :])[0, 0]
+
+
+@lru_cache(maxsize=16)
+def _gaussian_kernel(side_px: int, sigma: float, device: torch.device) -> Tensor:
+    return torch.from_numpy(cv2.getGaussianKernel(side_px, sigma, cv2.CV_32F).ravel()).to(device)
+
+
+@pixels.exponential.register(Tensor)
+def exponential(plane: Tensor) -> Tensor:
+    return plane.exp()
+
+
+@pixels.line_sums.register(Tensor)
+def line_sums(plane: Tensor) -> tuple[Tensor, Tensor]:
+    return plane.sum(0), plane.sum(1)
 
 
 @pixels.widened.register(Tensor)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_stream.texture.arrays import Array
 from arr_stream.texture.pixels import packed_colours
 from arr_stream.threads import one_blas_thread
 from arr_stream.types import ByteArray, FloatArray
@@ -66,6 +68,7 @@ def _shaped(array: ByteArray, shape: tuple[int, ...]) -> ByteArray:
     return array.reshape(shape)
 
 
+@dataclass(slots=True, eq=False)
 class PixelModel:
     """Classifier of object against ground: ridge regression on fixed random rectified features.
 
@@ -73,13 +76,22 @@ class PixelModel:
     ground ("extreme learning machine", Huang, Zhu and Siew, Neurocomputing 2006).
 
     Args:
-        cues: `[n, c]` float32 cues of a sample; fixes the scale of each cue.
-        hidden: Number of random features.
-        ridge: Regularisation, relative to the mean square of a feature.
-        scaled: Number of last cues that keep their scale.
+        weights: `[c + 1, hidden]`, W and b, the latter for a constant cue.
+        beta: `[hidden + 1]`, the last for a constant feature.
     """
 
-    def __init__(self, cues: FloatArray, *, hidden: int, ridge: float, scaled: int = 0) -> None:
+    weights: Array
+    beta: Array
+    _cues: FloatArray = field(init=False, repr=False)
+    _features: FloatArray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        count, hidden = self.weights.shape
+        self._cues, self._features = (np.empty((0, _BLOCK, side), np.float32) for side in (count, hidden))
+
+    @classmethod
+    def of(cls, cues: FloatArray, *, hidden: int, scaled: int = 0) -> PixelModel:
+        """Return a model that has yet to learn, for the scale of the cues `[n, c]`; the last `scaled` keep theirs."""
         mean, spread = cues.mean(axis=0), cues.std(axis=0)
         # A cue that hardly varies in the sample must not be scaled up elsewhere.
         spread += np.float32(_LEAST_SPREAD)
@@ -87,53 +99,41 @@ class PixelModel:
             mean[-scaled:], spread[-scaled:] = 0, 1
         weights, offsets = _random_features(cues.shape[1], hidden)
         weights = weights / spread[:, None]
-        # The last row is multiplied by a constant cue.
-        self._weights = np.vstack([weights, offsets - mean @ weights])
-        self._ridge = ridge
-        self._beta = np.zeros(hidden + 1, np.float32)
-        self._cues = np.ones((0, _BLOCK, cues.shape[1] + 1), np.float32)
-        self._features = np.empty((0, _BLOCK, hidden), np.float32)
+        return cls(np.vstack([weights, offsets - mean @ weights]), np.zeros(hidden + 1, np.float32))
 
-    def learn(self, cues: FloatArray, towards: FloatArray, against: FloatArray) -> None:
-        """Fit to weights `[n]` that each pixel has as object and as ground; both sides count the same in sum."""
+    def learn(self, cues: FloatArray, towards: FloatArray, against: FloatArray, *, ridge: float) -> None:
+        """Fit to weights `[n]` that each pixel has as object and as ground; both sides count the same in sum.
+
+        `ridge` is the regularisation, relative to the mean square of a feature.
+        """
         towards = towards / max(float(towards.sum()), 1e-6)
         against = against / max(float(against.sum()), 1e-6)
         weight = (towards + against).astype(np.float32)
-        features = np.ones((len(cues), len(self._beta) + 1), np.float32)
+        features = np.ones((len(cues), len(self.beta) + 1), np.float32)
         features[:, :-2] = self._rectified(cues)[: len(cues)]
         features[:, -1] = (towards - against) / np.maximum(weight, np.float32(1e-12))
         weighted = np.ascontiguousarray((features[:, :-1] * weight[:, None]).T)
         with one_blas_thread():
             product = (weighted @ features).astype(np.float64)
             normal, target = product[:, :-1], product[:, -1]
-            ridge = self._ridge * float(normal.trace()) / len(normal) + 1e-9
-            self._beta = np.linalg.solve(normal + ridge * np.eye(len(normal)), target).astype(np.float32)
-
-    @property
-    def weights(self) -> FloatArray:
-        """`[c + 1, hidden]`: the random features, the last row for a constant cue."""
-        return self._weights
-
-    @property
-    def beta(self) -> FloatArray:
-        """Learned coefficients, `[hidden + 1]`."""
-        return self._beta
+            least = ridge * float(normal.trace()) / len(normal) + 1e-9
+            self.beta = np.linalg.solve(normal + least * np.eye(len(normal)), target).astype(np.float32)
 
     def score(self, cues: FloatArray) -> FloatArray:
         """`[n]`, about -1 (ground) to 1 (object)."""
-        blocks = self._rectified(cues).reshape(-1, _BLOCK // 2, self._weights.shape[1])
-        score: FloatArray = np.matmul(blocks, self._beta[:-1]).reshape(-1)[: len(cues)]
-        score += self._beta[-1]
+        blocks = self._rectified(cues).reshape(-1, _BLOCK // 2, self.weights.shape[1])
+        score: FloatArray = np.matmul(blocks, self.beta[:-1]).reshape(-1)[: len(cues)]
+        score += self.beta[-1]
         return score
 
     def _rectified(self, cues: FloatArray) -> FloatArray:
         """`[n, hidden]`, filled up to whole blocks; valid until the next call."""
-        blocks, (count, hidden) = -(-len(cues) // _BLOCK), self._weights.shape
+        blocks, (count, hidden) = -(-len(cues) // _BLOCK), self.weights.shape
         if len(self._features) < blocks:
             self._cues = np.ones((blocks, _BLOCK, count), np.float32)
             self._features = np.empty((blocks, _BLOCK, hidden), np.float32)
         self._cues.reshape(-1, count)[: len(cues), :-1] = cues
-        np.matmul(self._cues[:blocks], self._weights, out=self._features[:blocks])
+        np.matmul(self._cues[:blocks], self.weights, out=self._features[:blocks])
         flat: FloatArray = self._features[:blocks].reshape(-1, hidden)
         # Seven times as fast as NumPy's maximum.
         cv2.threshold(flat, 0, 0, cv2.THRESH_TOZERO, dst=flat)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from arr_stream.config import MotionSettings
 from arr_stream.motion import make_flow
-from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.flow import FlowEstimator
 from arr_stream.texture.arrays import Array
 from arr_stream.threads import one_blas_thread
@@ -38,10 +37,6 @@ class Device(Protocol):
 
     def put(self, values: npt.NDArray[Any]) -> Array:
         """Copy any array to the device."""
-        ...
-
-    def put_region(self, tracker: RegionTracker) -> Any:
-        """Copy a tracker that has just learned its region, to track it on the device."""
         ...
 
     def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -84,9 +79,6 @@ class HostDevice:
 
     def put(self, values: npt.NDArray[Any]) -> Array:
         return values
-
-    def put_region(self, tracker: RegionTracker) -> Any:
-        return tracker
 
     def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return step(*args, **kwargs)

@@ -113,24 +113,33 @@ def channels_last(values: Array) -> Array:
     return values.transpose(1, 2, 0) if isinstance(values, np.ndarray) else values.permute(1, 2, 0)
 
 
+def number(value: Array) -> Any:
+    """Return a value without axes as a number; a device keeps its tensor, since reading it would wait."""
+    return float(value) if isinstance(value, _ON_HOST) else value
+
+
 def at_most(values: Array, most: float) -> Array:
-    """Clip values from above; takes a third of the time of `clip` for small arrays."""
+    """Clip values or a number from above; takes a third of the time of `clip` for small arrays."""
+    if type(values) is float:
+        return min(values, most)
     return np.minimum(values, most) if isinstance(values, _ON_HOST) else values.clamp(max=most)
 
 
 def at_least(values: Array, least: float) -> Array:
-    """Clip values from below."""
+    """Clip values or a number from below."""
+    if type(values) is float:
+        return max(values, least)
     return np.maximum(values, least) if isinstance(values, _ON_HOST) else values.clamp(min=least)
 
 
 def either(condition: Array, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
-    """Return the result of `first` where `condition` `[1, 1]` is true, else that of `second`.
+    """Return the result of `first` where `condition` (one value) is true, else that of `second`.
 
     The host computes one of the two; a device, which cannot branch without waiting, computes both and selects. Results
     are arrays, numbers, tuples or dataclasses of them.
     """
-    if isinstance(condition, _ON_HOST):
-        return first() if condition.all() else second()
+    if isinstance(condition, (bool, *_ON_HOST)):
+        return first() if np.all(condition) else second()
     return _selected(condition, first(), second())
 
 

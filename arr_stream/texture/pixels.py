@@ -172,6 +172,25 @@ def local_contrast(grey: Array, side_px: int) -> Array:
 
 
 @singledispatch
+def gaussian(plane: Array, side_px: int, sigma: float, *, mirrored: bool) -> Array:
+    """Blur `[h, w]`, mirrored at its border or surrounded by zeros; a sigma of 0 follows from the kernel's side."""
+    border = cv2.BORDER_DEFAULT if mirrored else cv2.BORDER_CONSTANT
+    return cv2.GaussianBlur(plane, (side_px, side_px), sigma, borderType=border).reshape(plane.shape)
+
+
+@singledispatch
+def exponential(plane: Array) -> Array:
+    """Return e to the power of each value, `[h, w]`."""
+    return cv2.exp(plane).reshape(plane.shape)
+
+
+@singledispatch
+def line_sums(plane: Array) -> tuple[Array, Array]:
+    """Return the sums `[w]` of columns and `[h]` of rows."""
+    return cv2.reduce(plane, 0, cv2.REDUCE_SUM).ravel(), cv2.reduce(plane, 1, cv2.REDUCE_SUM).ravel()
+
+
+@singledispatch
 def cell_colours(picture: Array, hw: tuple[int, int]) -> Array:
     """Return `[cells, 3]` mean colours of a picture's cells, whole numbers in [0, 255]."""
     return averaged(picture, hw).astype(np.float32).reshape(-1, 3)

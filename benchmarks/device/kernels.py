@@ -252,7 +252,7 @@ def _choosing(
     figure = torch.rand(cells_hw, device=history.device)
     context = QueryContext(look.quarter, motion, flow, flow, flow, flow, settings.relevance.trust, figure)
     keyframes = TemporalCache(grid, there.put).keyframes
-    first, second = (QueryInput(frame, grid, keyframes, {}, there.put, there.put_region) for frame in frames)
+    first, second = (QueryInput(frame, grid, keyframes, {}, there.put) for frame in frames)
     for kind, queries in usual_queries(frames[0]).items():
         if len(queries) != 1:
             continue

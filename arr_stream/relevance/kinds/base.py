@@ -14,30 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.keyframe_results import KeyframeResults
 from arr_stream.texture.arrays import Array, zeros
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import picture_hw, resized
 from arr_stream.types import FloatArray, Frame, Grid
-
-
-class FollowedRegion(Protocol):
-    """Region that is tracked through the stream, at a quarter of the texture's size."""
-
-    @property
-    def posterior(self) -> Array:
-        """Probability of the region, `[h, w]` in [0, 1]."""
-        ...
-
-    def follow(self, rgb: Array, flow: Flow | None) -> FollowedRegion:
-        """Return the region on the next picture; see `RegionTracker.step`."""
-        ...
-
-    def relevance(self) -> Array:
-        """`[h, w]` in [0, 1]."""
-        ...
 
 
 def _as_it_is(value: Any) -> Any:
@@ -55,7 +37,6 @@ class QueryInput:
         meanings: For each phrase that a model scores, `[h', w']` in [0, 1], its fit to the places on the frame of the
             embedding in use; empty before the first embedding.
         put: Moves an array to the loop's device.
-        put_region: The same for a region that was just learned.
         picture: Returns the host's picture at a quarter of the texture's size, if it exists already.
     """
 
@@ -64,7 +45,6 @@ class QueryInput:
     keyframes: KeyframeResults
     meanings: Mapping[str, Array] = field(default_factory=dict)
     put: Callable[[npt.NDArray[Any]], Array] = _as_it_is
-    put_region: Callable[[RegionTracker], FollowedRegion] = _as_it_is
     picture: Array | None = None
 
     @property

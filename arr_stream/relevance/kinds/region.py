@@ -8,10 +8,10 @@ from typing import Any
 import cv2
 import numpy as np
 
-from arr_stream.motion.anchor import ColourModel, RegionTracker
+from arr_stream.motion.appearance import ColourModel
 from arr_stream.motion.redetection import Redetector
+from arr_stream.motion.region import LEAST_MASS_PX, Region
 from arr_stream.relevance.kinds.base import (
-    FollowedRegion,
     QueryAnswer,
     QueryContext,
     QueryInput,
@@ -40,7 +40,7 @@ class RegionTask:
         confidence: `[1, 1]`, confidence in its tracked place.
     """
 
-    region: FollowedRegion | None
+    region: Region | None
     drawn: bool
     confidence: Array | float = 1.0
 
@@ -61,8 +61,8 @@ class RegionScorer(QueryScorer):
 
     def __init__(self, query: RegionQuery | MaskQuery) -> None:
         self._query = query
-        self._tracker = RegionTracker()
-        self._region: FollowedRegion | None = None
+        self._learned: Region | None = None
+        self._region: Region | None = None
         self._redetector: Redetector | None = None
         self._confidence: Array | float = 1.0
         self._steps = 0
@@ -80,11 +80,11 @@ class RegionScorer(QueryScorer):
         if inputs.frame.pts_seconds + 1e-6 < self._query.at_seconds:
             return RegionTask(None, drawn=False)
         mask = self._mask(inputs.frame.size_wh, inputs.keyframes.reduced_hw(4))
-        self._tracker.start(inputs.quarter, mask, exact=isinstance(self._query, MaskQuery))
-        if self._tracker.confidence:
-            self._redetector = Redetector(inputs.quarter, self._tracker.posterior)
-        self._box = _box_around(self._tracker.posterior)
-        return RegionTask(inputs.put_region(self._tracker), drawn=True)
+        self._learned = Region.learned(inputs.quarter, mask, exact=isinstance(self._query, MaskQuery))
+        if self._learned.area_px >= LEAST_MASS_PX:
+            self._redetector = Redetector(inputs.quarter, self._learned.posterior)
+        self._box = _box_around(self._learned.posterior)
+        return RegionTask(self._learned.on(inputs.put), drawn=True)
 
     def host_view(self, state: Any) -> Array | None:
         due = (self._steps + 1) % _LOOK_EVERY == 0
@@ -98,13 +98,13 @@ class RegionScorer(QueryScorer):
         if host_view is None:
             return None
         self._box = _box_around(host_view)
-        if self._redetector is None:
+        if self._redetector is None or self._learned is None:
             return None
         finding = self._redetector.search(inputs.quarter, host_view)
         self._confidence = inputs.put(np.full((1, 1), finding.confidence, np.float32))
-        if finding.mask is not None and self._tracker.resume(inputs.quarter, finding.mask):
-            self._region = inputs.put_region(self._tracker)
-            self._box = _box_around(self._tracker.posterior)
+        found = None if finding.mask is None else self._learned.resumed(inputs.quarter, finding.mask)
+        if found is not None:
+            self._region, self._box = found.on(inputs.put), _box_around(found.posterior)
         if self._redetector.lost == self._lost:
             return None
         self._lost, at = self._redetector.lost, f"{inputs.frame.pts_seconds:.1f} s"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.motion import make_flow
-from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.flow import Flow, FlowInput
+from arr_stream.motion.region import Region
 from arr_stream.types import ByteArray, FloatArray, Frame
 
 HEIGHT, WIDTH = 120, 216
@@ -56,13 +56,13 @@ class Scene:
         )
         return make_flow("dis", "ultrafast").estimate(previous, present)
 
-    def follow(self, mask: FloatArray, *, exact: bool) -> tuple[list[FloatArray], list[float]]:
-        tracker = RegionTracker()
-        found, trust = [tracker.start(self.quarter(0), mask, exact=exact)], [tracker.confidence]
+    def follow(self, mask: FloatArray, *, exact: bool) -> list[FloatArray]:
+        region = Region.learned(self.quarter(0), mask, exact=exact)
+        found = [region.relevance()]
         for index in range(1, len(self.halves)):
-            found.append(tracker.step(self.quarter(index), self.flow(index)))
-            trust.append(tracker.confidence)
-        return found, trust
+            region = region.follow(self.quarter(index), self.flow(index))
+            found.append(region.relevance())
+        return found
 
 
 def walk(frames: int, start: tuple[float, float], step: tuple[float, float], *, radius: int = 16) -> Scene:
@@ -88,16 +88,15 @@ def iou(found: FloatArray, mask: FloatArray) -> float:
 
 def test_a_mask_stays_on_its_object() -> None:
     scene = walk(20, (30, 40), (4.0, 1.5))
-    found, trust = scene.follow(scene.masks[0], exact=True)
+    found = scene.follow(scene.masks[0], exact=True)
     assert iou(scene.masks[0], scene.masks[-1]) == 0
     assert min(iou(f, m) for f, m in zip(found, scene.masks, strict=True)) > 0.85
-    assert min(trust) > 0.8
 
 
 def test_a_box_is_narrowed_to_its_object_and_follows_it() -> None:
     scene = walk(20, (30, 40), (4.0, 1.5))
     box = box_around(scene.masks[0])
-    found, _ = scene.follow(box, exact=False)
+    found = scene.follow(box, exact=False)
     assert iou(found[0], scene.masks[0]) > iou(box, scene.masks[0]) + 0.1
     # Flow is smeared around a fast object, so a loose region is generous at its border, but it misses nothing.
     assert iou(found[-1], scene.masks[-1]) > 0.5
@@ -106,11 +105,9 @@ def test_a_box_is_narrowed_to_its_object_and_follows_it() -> None:
 
 def test_a_region_that_leaves_the_frame_is_given_up() -> None:
     scene = walk(16, (185, 60), (5.0, 0.0))
-    found, trust = scene.follow(scene.masks[0], exact=True)
+    found = scene.follow(scene.masks[0], exact=True)
     assert scene.masks[-1].sum() == 0
-    assert trust[0] == 1.0
-    assert trust[-1] == 0.0
-    assert (found[-1] > 0.5).sum() == 0
+    assert found[-1].max() == 0
 
 
 def test_a_look_alike_that_comes_near_does_not_take_the_region() -> None:
@@ -119,7 +116,7 @@ def test_a_look_alike_that_comes_near_does_not_take_the_region() -> None:
         half = ground()
         disc(half, (190 - 5 * index, 60), 14, DARK_RED)
         scene.add(half, disc(half, (60, 60), 16, RED))
-    found, _ = scene.follow(scene.masks[0], exact=True)
+    found = scene.follow(scene.masks[0], exact=True)
     assert min(iou(f, m) for f, m in zip(found, scene.masks, strict=True)) > 0.8
 
 
@@ -129,7 +126,7 @@ def test_an_object_that_stands_still_is_not_lost_to_one_that_moves() -> None:
         half = ground()
         disc(half, (200 - 6 * index, 25), 10, (40, 40, 200))
         scene.add(half, disc(half, (60, 80), 16, RED))
-    found, _ = scene.follow(box_around(scene.masks[0]), exact=False)
+    found = scene.follow(box_around(scene.masks[0]), exact=False)
     assert iou(found[-1], scene.masks[-1]) > 0.8
 
 
@@ -138,23 +135,22 @@ def test_what_comes_nearer_is_still_followed_to_its_border() -> None:
     for index in range(24):
         half = ground()
         scene.add(half, disc(half, (108, 60), 10 + index * 2, RED))
-    found, _ = scene.follow(scene.masks[0], exact=True)
+    found = scene.follow(scene.masks[0], exact=True)
     assert scene.masks[-1].sum() > 25 * scene.masks[0].sum()
     assert min(iou(f, m) for f, m in zip(found, scene.masks, strict=True)) > 0.8
 
 
 def test_after_a_flash_the_region_is_still_there_and_after_a_cut_it_is_not() -> None:
     scene = walk(2, (60, 60), (0.0, 0.0))
-    tracker = RegionTracker()
-    tracker.start(scene.quarter(0), scene.masks[0], exact=True)
-    assert iou(tracker.step(scene.quarter(1), None), scene.masks[1]) > 0.8
+    region = Region.learned(scene.quarter(0), scene.masks[0], exact=True).follow(scene.quarter(1), None)
+    assert iou(region.posterior, scene.masks[1]) > 0.8
     elsewhere = cv2.resize(ground(7), (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
-    assert (tracker.step(elsewhere, None) > 0.5).sum() == 0
-    assert tracker.confidence == 0.0
+    region = region.follow(elsewhere, None)
+    assert region.posterior.max() == 0
     # Carried on through the other scene there is nothing to carry; back from the cutaway the region is found again.
-    assert (tracker.step(elsewhere, Flow.still((HEIGHT // 2, WIDTH // 2))) > 0.5).sum() == 0
-    assert iou(tracker.step(scene.quarter(0), None), scene.masks[0]) > 0.8
-    assert tracker.confidence > 0.8
+    region = region.follow(elsewhere, Flow.still((HEIGHT // 2, WIDTH // 2)))
+    assert region.posterior.max() == 0
+    assert iou(region.follow(scene.quarter(0), None).posterior, scene.masks[0]) > 0.8
 
 
 @settings(max_examples=30, deadline=None)
@@ -174,13 +170,9 @@ def test_any_size_and_any_motion_give_numbers_in_range(
     flow_hw = (max(1, height // 2), max(1, width // 2))
     zeros = np.zeros(flow_hw, np.float32)
     flow = Flow(np.full((*flow_hw, 2), shift, np.float32), zeros, random.random(flow_hw).astype(np.float32))
-    tracker = RegionTracker()
-    found = [tracker.start(pictures[0], mask, exact=exact)]
-    found += [tracker.step(pictures[1], flow), tracker.step(pictures[2], None)]
-    for each in found:
-        assert each.shape == (height, width)
-        assert each.dtype == np.float32
-        assert np.isfinite(each).all()
-        assert each.min() >= 0
-        assert each.max() <= 1
-    assert 0 <= tracker.confidence <= 1
+    first = Region.learned(pictures[0], mask, exact=exact)
+    second = first.follow(pictures[1], flow)
+    for each in (first, second, second.follow(pictures[2], None)):
+        relevance = each.relevance()
+        assert relevance.shape == (height, width) and relevance.dtype == np.float32
+        assert np.isfinite(relevance).all() and relevance.min() >= 0 and relevance.max() <= 1
