@@ -184,7 +184,7 @@ class SelectionSettings(_Section):
         description="tokens a second of the stream's time, spent on changes, at most `budget` a frame, and none on "
         "cells that the model has (for any `novelty`); 0: `budget` on every frame",
     )
-    strategy: Literal["topk", "proportional", "canonical", "tiers", "hybrid"] = Field(
+    strategy: Literal["topk", "proportional", "canonical", "tiers"] = Field(
         "topk", description="choice of cells from the scores"
     )
     cascade: Literal["on", "off"] = Field("off", description="score regions first, then only the cells of the best")

@@ -158,7 +158,7 @@ def test_with_a_flow_of_its_own_it_still_chooses_the_same_cells(asked: str) -> N
     [
         {"selection.cascade": "on"},
         {"selection.strategy": "canonical"},
-        {"selection.strategy": "hybrid", "selection.novelty": "skip"},
+        {"selection.strategy": "tiers", "selection.novelty": "skip"},
         {"selection.novelty": "skip"},
         {"selection.novelty": "off", "selection.context_share": 0.1},
         {"scoring.commitment": 0.0, "scoring.motion": 0.1},

@@ -65,7 +65,6 @@ PROCESS: dict[str, tuple[object, ...]] = {
     "canonical": (STREET, "--query", "red", "--set", "selection.strategy=canonical", "--budget", 60, *SHORT),
     "coarse cells": (STREET, "--query", "red", "--set", "selection.context_share=0.1", "--budget", 60, *SHORT),
     "tiers": (STREET, "--query", "red", "--set", "selection.strategy=tiers", "--budget", 60, *SHORT),
-    "hybrid": (STREET, "--query", "red", "--set", "selection.strategy=hybrid", "--budget", 60, *SHORT),
     "only what is new": (STREET, "--query", "red", "--set", "selection.novelty=skip", "--budget", 40, *SHORT),
     "merged clusters": (STREET, "--set", "keyframes.clusters=merge", "--budget", 40, "--max-frames", 14),
     "torch flow": (STREET, "--query", "red", "--set", "motion.flow=torch", "--budget", 40, "--max-frames", 10),

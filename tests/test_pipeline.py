@@ -479,7 +479,7 @@ def test_where_someone_looks_gets_a_share_of_the_budget(asked: str | None, least
     assert near[-1][0] < near[0][0]
 
 
-@pytest.mark.parametrize("strategy", ["topk", "proportional", "canonical", "tiers", "hybrid"])
+@pytest.mark.parametrize("strategy", ["topk", "proportional", "canonical", "tiers"])
 @pytest.mark.parametrize("cascade", ["on", "off"])
 def test_every_strategy_keeps_the_budget_and_gives_reasons(strategy: str, cascade: str) -> None:
     pipeline = _pipeline([parse_text("red")], selection__strategy=strategy, selection__cascade=cascade)

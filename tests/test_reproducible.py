@@ -282,7 +282,7 @@ MATRIX: dict[str, tuple[str, list[str]]] = {
     "flow of torch": ("pan_zoom.mp4", ["--set", "motion.flow=torch"]),
     "thorough flow": ("pan_zoom.mp4", ["--set", "motion.preset=medium"]),
     "cascade": ("cut.mp4", ["--set", "selection.cascade=on", "--set", "selection.strategy=tiers"]),
-    "hybrid": ("cut.mp4", ["--set", "selection.strategy=hybrid", "--set", "selection.novelty=skip"]),
+    "novelty": ("cut.mp4", ["--set", "selection.novelty=skip"]),
     "canonical": ("street.mp4", ["--preset", "canonical"]),
     "documents": ("signs.mp4", ["--preset", "documents"]),
     "realtime preset": ("street.mp4", ["--preset", "realtime"]),

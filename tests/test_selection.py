@@ -14,7 +14,7 @@ from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.cascade import CULL_EDGE_DISTANCE, best_of_region, candidates, regions_of_cells
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.selector import share_among_queries
-from arr_stream.selection.strategies import QUOTAS, choose_by_region, choose_hybrid
+from arr_stream.selection.strategies import QUOTAS, choose_by_region
 from arr_stream.types import FINER, FINER_TOKENS, Grid
 
 GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
@@ -26,7 +26,7 @@ def _scene(hw: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
     return labels, rng.random(hw, np.float32)
 
 
-@pytest.mark.parametrize("strategy", ["topk", "hybrid", *sorted(QUOTAS)])
+@pytest.mark.parametrize("strategy", ["topk", *sorted(QUOTAS)])
 @given(hw=GRIDS, seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None)
 def test_every_strategy_fills_the_budget_with_distinct_cells(
@@ -34,7 +34,7 @@ def test_every_strategy_fills_the_budget_with_distinct_cells(
 ) -> None:
     labels, score = _scene(hw, seed)
     tokens = data.draw(st.integers(1, score.size))
-    coarse = data.draw(st.integers(0, tokens)) if strategy in ("topk", "hybrid") else 0
+    coarse = data.draw(st.integers(0, tokens)) if strategy == "topk" else 0
     # Cells that may not be chosen leave their tokens to others.
     eligible = np.random.default_rng(seed).random(hw) < data.draw(st.sampled_from((0.5, 1.0)))
     chosen = _chosen(strategy, labels, score, tokens, eligible, coarse)
@@ -52,8 +52,6 @@ def _chosen(
         return allocate_tokens(score, eligible, tokens, coarse)
     regions = regions_of_cells(labels)
     importance = best_of_region(score.ravel(), regions)
-    if strategy == "hybrid":
-        return choose_hybrid(score, regions, importance, tokens, eligible, coarse_most=coarse)
     return choose_by_region(strategy, score, regions, importance, tokens, eligible)
 
 

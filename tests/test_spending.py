@@ -122,7 +122,7 @@ def test_no_later_frame_is_looked_at(visited: list[Frame], spent: list[PatchSet]
     assert _chosen(pipeline.step(other)) != _chosen(spent[EVENT.start + 8])
 
 
-@pytest.mark.parametrize("strategy", ["topk", "proportional", "canonical", "tiers", "hybrid"])
+@pytest.mark.parametrize("strategy", ["topk", "proportional", "canonical", "tiers"])
 @pytest.mark.parametrize("cascade", ["on", "off"])
 @pytest.mark.parametrize("novelty", ["skip", "off"])
 def test_every_way_to_choose_keeps_within_what_is_there(

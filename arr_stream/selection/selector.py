@@ -14,7 +14,7 @@ from arr_stream.selection.allocation import Allocation, allocate_tokens, with_fi
 from arr_stream.selection.atlas import divide
 from arr_stream.selection.cascade import Regions, regions_of_cells, score_cascaded
 from arr_stream.selection.spending import Offer
-from arr_stream.selection.strategies import CANONICAL_EACH, choose_by_region, choose_hybrid, region_importance
+from arr_stream.selection.strategies import CANONICAL_EACH, choose_by_region, region_importance
 from arr_stream.texture.array import Texture
 from arr_stream.texture.arrays import Array, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
@@ -27,8 +27,6 @@ _FAINTEST_GAZE = 0.05
 _WANTED = 0.3
 """Share of a query's highest relevance from which it claims a cell."""
 _CLUSTER = CHANNEL_INDEX["cluster"]
-_WITH_LEVELS = ("topk", "hybrid")
-"""Strategies that may use coarser levels of detail; the others give each region a fixed number of cells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,11 +119,9 @@ def select_cells(
         chosen = allocate_tokens(score, allowed, tokens, coarse_most)
     else:
         importance = region_importance(regions, asked, saliency)
-        if settings.strategy == "hybrid":
-            chosen = choose_hybrid(score, regions, importance, tokens, eligible, coarse_most=coarse_most)
-        else:
-            chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
-    if values.small_text is not None and settings.strategy in _WITH_LEVELS:
+        # Each region has a number of cells, so there are no other levels of detail.
+        chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
+    if values.small_text is not None and settings.strategy == "topk":
         chosen = with_finer(chosen, values.small_text, tokens, settings.fine_share)
     reasons: IntArray = scores.scorer[chosen.rows * grid.columns + chosen.columns].astype(np.int32)
     reasons[for_query[chosen.rows, chosen.columns]] = SCORERS.index("participation")

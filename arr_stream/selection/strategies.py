@@ -2,8 +2,7 @@
 
 `topk` takes the best cells of the frame (`selection.allocation`). The others divide the tokens among regions:
 `proportional` by importance, `canonical` three tokens to each of 91 regions, so that every frame has the same form,
-`tiers` some to every region and more to the important ones, and `hybrid` a share to the important regions and the rest
-to `topk`. With one region a cell, all of them equal `topk`.
+and `tiers` some to every region and more to the important ones. With one region a cell, all of them equal `topk`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.selection.allocation import Allocation, allocate_tokens
+from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.cascade import Regions, best_of_region
 from arr_stream.types import BoolArray, FloatArray, IntArray
 
@@ -25,12 +24,6 @@ TIERS = ((0.2, 15), (0.5, 5), (1.0, 1))
 
 RELEVANCE_WEIGHT, SALIENCY_WEIGHT = 0.6, 0.4
 """A region's importance: its most relevant cell, and its mean saliency."""
-
-HYBRID_IMPORTANCE = 0.5
-"""Share of the highest importance from which a region counts as important."""
-
-HYBRID_GRID_SHARE = 0.5
-"""Share of the tokens that `hybrid` spends on the grid; a smaller share lowers coverage."""
 
 
 def region_importance(regions: Regions, relevance: FloatArray, saliency: FloatArray) -> FloatArray:
@@ -117,41 +110,10 @@ def choose_by_region(
     """
     sizes = np.bincount(regions.member[eligible.ravel()], minlength=len(regions.sizes)).astype(np.int32)
     quota = QUOTAS[strategy](sizes, importance, tokens)
-    return _allocated(score, _best_of_each(score, regions, quota, eligible))
-
-
-def choose_hybrid(
-    score: FloatArray,
-    regions: Regions,
-    importance: FloatArray,
-    tokens: int,
-    eligible: BoolArray,
-    *,
-    coarse_most: int = 0,
-) -> Allocation:
-    """Choose cells of the important regions first, then the best of all other cells, some of them coarse.
-
-    Args:
-        score, regions, importance, tokens: As above.
-        eligible: `[gh, gw]`, which cells may be chosen fine.
-        coarse_most: Most coarse cells, a part of the grid's share.
-    """
-    matters = importance >= HYBRID_IMPORTANCE * float(importance.max())
-    inside = eligible & matters[regions.member].reshape(score.shape)
-    chosen = choose_by_region(
-        "proportional", score, regions, importance, tokens - round(HYBRID_GRID_SHARE * tokens), inside
-    )
-    rest = eligible.copy()
-    rest[chosen.rows, chosen.columns] = False
-    left = score.copy()
-    left[chosen.rows, chosen.columns] = 0
-    elsewhere = allocate_tokens(left, rest, tokens - len(chosen), coarse_most)
-    both = [
-        np.concatenate([getattr(chosen, name), getattr(elsewhere, name)])
-        for name in ("rows", "columns", "level", "score")
-    ]
-    best_first = np.argsort(-both[3], kind="stable")
-    return Allocation(*(values[best_first] for values in both))
+    cells, flat = _best_of_each(score, regions, quota, eligible), score.ravel()
+    cells = cells[np.lexsort((cells, -flat[cells]))]
+    columns = np.int32(score.shape[1])
+    return Allocation(cells // columns, cells % columns, np.zeros_like(cells), flat[cells])
 
 
 def _best_of_each(score: FloatArray, regions: Regions, quota: IntArray, eligible: BoolArray) -> IntArray:
@@ -166,10 +128,3 @@ def _best_of_each(score: FloatArray, regions: Regions, quota: IntArray, eligible
     rank = np.arange(len(order)) - start[sorted_member]
     chosen: IntArray = cells[order[rank < quota[sorted_member]]].astype(np.int32)
     return chosen
-
-
-def _allocated(score: FloatArray, cells: IntArray) -> Allocation:
-    flat = score.ravel()
-    cells = cells[np.lexsort((cells, -flat[cells]))]
-    columns = np.int32(score.shape[1])
-    return Allocation(cells // columns, cells % columns, np.zeros_like(cells), flat[cells])
