@@ -68,14 +68,6 @@ class Feeding:
         )
 
 
-def _no_cells() -> FloatArray:
-    return np.zeros((0, 5), np.float32)
-
-
-def _no_indices() -> IntArray:
-    return np.zeros(0, np.int32)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """Answer of a model about the frames that it had seen.
@@ -108,8 +100,8 @@ class Answer:
     frame_index: int
     pts_seconds: float
     model: str
-    cells: FloatArray = field(default_factory=_no_cells)
-    cell_frames: IntArray = field(default_factory=_no_indices)
+    cells: FloatArray = field(default_factory=lambda: np.zeros((0, 5), np.float32))
+    cell_frames: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
     visual_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
