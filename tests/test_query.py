@@ -21,7 +21,7 @@ from arr_stream.relevance.query import (
     parse_region,
     parse_text,
 )
-from arr_stream.relevance.words import word_mask, word_similarity
+from arr_stream.relevance.words import word_mask
 from arr_stream.types import TextRegion
 
 # ---- texts
@@ -104,32 +104,6 @@ def test_apostrophes_are_not_quotes() -> None:
 
 def _sign(text: str | None, x0: float = 0.25, y0: float = 0.5, x1: float = 0.75, y1: float = 0.75) -> TextRegion:
     return TextRegion(((x0, y0), (x1, y0), (x1, y1), (x0, y1)), 0.9, text)
-
-
-@pytest.mark.parametrize(
-    ("line", "word", "found"),
-    [
-        ("STOP", "stop", True),
-        ("ST0PPED", "stopped", True),
-        ("No Parking Here", "parking", True),
-        ("NOPARKING", "no parking", True),
-        ("Parkimg", "parking", True),
-        ("CAFÉ", "cafe", True),
-        ("Main St.", "main st", True),
-        ("supper", "up", False),
-        ("go up now", "up", True),
-        ("SHOP", "stop", False),
-        ("exit", "entrance", False),
-        ("", "stop", False),
-    ],
-)
-def test_small_misreadings_are_forgiven(line: str, word: str, found: bool) -> None:
-    assert (word_similarity(line, word) >= 0.8) is found
-
-
-@given(st.text(max_size=40), st.text(max_size=20))
-def test_similarity_is_a_share(line: str, word: str) -> None:
-    assert 0.0 <= word_similarity(line, word) <= 1.0
 
 
 def test_word_mask_covers_the_sign_and_nothing_else() -> None:

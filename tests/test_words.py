@@ -38,6 +38,9 @@ def found(line: str, word: str) -> bool:
         ("REFRIG/FROZEN", "frozen"),
         ("SUPERMARKET", "market"),
         ("Straße", "STRASSE"),
+        ("CAFÉ", "cafe"),
+        ("Main St.", "main st"),
+        ("go up now", "up"),
     ],
 )
 def test_misread_words_are_found(line: str, word: str) -> None:
@@ -58,10 +61,17 @@ def test_misread_words_are_found(line: str, word: str) -> None:
         ("(714) 879-3574", "(714) 879-3575"),
         ("12/30/2016", "12/31/2016"),
         ("cargo upper", "go up"),
+        ("supper", "up"),
+        ("", "stop"),
     ],
 )
 def test_other_words_and_other_numbers_are_not(line: str, word: str) -> None:
     assert not found(line, word)
+
+
+@given(st.text(max_size=40), st.text(max_size=20))
+def test_similarity_is_a_share(line: str, word: str) -> None:
+    assert 0.0 <= word_similarity(line, word) <= 1.0
 
 
 @settings(max_examples=40)
