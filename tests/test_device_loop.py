@@ -293,7 +293,7 @@ from arr_stream.motion.memory import Carried, carried
 from arr_stream.motion.appearance import PixelModel
 from arr_stream.motion.planes import CarriedPlane
 from arr_stream.motion.region import Region
-from arr_stream.relevance.cell_scores import score_cells
+from arr_stream.relevance.scorers import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.query import parse_text
 from arr_stream.relevance.kinds.base import QueryContext

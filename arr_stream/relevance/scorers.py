@@ -1,4 +1,4 @@
-"""Three scorers, each a pure function of sampled channels, and the balance of their scores.
+"""Scores of cells: three scorers, each a pure function of sampled channels, and their balance.
 
 *Information* measures visible detail, *perspective* saliency from the viewpoint, *participation* relevance to the
 question. All take a `Sample` of N places and return `[N]` values in [0, 1].
@@ -14,13 +14,21 @@ near-ties flicker from frame to frame otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from arr_stream.config import ScoringSettings
-from arr_stream.texture.arrays import Array, at_least, at_most, namespace
+from arr_stream.texture.array import LazyPlane, Plane, Texture
+from arr_stream.texture.arrays import Array, as_float, at_least, at_most, namespace
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pixels import averaged, middle_of
 from arr_stream.types import IntArray
+
+if TYPE_CHECKING:
+    from arr_stream.relevance.query_scorers import QueryRelevance
 
 CHANNEL_NAMES = (
     "high_pass",
@@ -38,6 +46,8 @@ CHANNEL_NAMES = (
 SCORED_CHANNELS = tuple(CHANNEL_INDEX[name] for name in CHANNEL_NAMES)
 _COLUMN = {name: column for column, name in enumerate(CHANNEL_NAMES)}
 
+_OTHERS = 0.85
+"""Share of its score that a cell loses where the detector finds another object with full certainty."""
 
 SURE_CHANGE = 0.3
 """Change of a cell's best quarter, above twice the median cell's, that proves a change."""
@@ -224,3 +234,65 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
         ]
     )
     return Balance(by_scorer.sum(0).clip(0, 1), by_scorer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellScores:
+    """Scores of a frame's cells.
+
+    Args:
+        score: `[cells]` in [0, 1]; a cell that the cascade skipped has half of its region's.
+        scorer: `[cells]` int, index into `SCORERS`: the scorer that contributes most.
+        saliency, gaze: `[cells]` in [0, 1].
+    """
+
+    score: Array
+    scorer: Array
+    saliency: Array
+    gaze: Array
+
+
+def cell_table(texture: Texture) -> Array:
+    """Return `[cells, len(SCORED_CHANNELS)]`: the channels that scorers read, averaged over each cell."""
+    return texture.cells(SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
+
+
+def cell_sample(
+    table: Array, relevance: QueryRelevance, figure: Array, change: Change | None, weights: ScoringSettings
+) -> tuple[Sample, Array | float]:
+    """Return all cells as scorers take them, and the best answer of any, to the question or to another claim.
+
+    Args:
+        table: As `cell_table` returns it.
+        relevance: To the queries.
+        figure: `[gh, gw]` in [0, 1], confidence that each cell belongs to a moving object.
+        change: Evidence of change in the cells, or None.
+        weights: Of the scorers.
+    """
+    asked, moving = relevance.followed(figure, change).reshape(-1), figure.reshape(-1)
+    words = None if relevance.word_cells is None else as_float(relevance.word_cells).reshape(-1)
+    answered, moved = namespace(asked).maximum(asked, claim(Sample(table, asked), weights)).max(), moving.max()
+    if isinstance(asked, np.ndarray):
+        answered, moved = float(answered), float(moved)
+    return Sample(table, asked, moving, moved, words, change), answered
+
+
+def score_cells(
+    planes: Mapping[int, Plane | LazyPlane],
+    texture_wh: tuple[int, int],
+    relevance: QueryRelevance,
+    figure: Array,
+    change: Change | None,
+    weights: ScoringSettings,
+) -> CellScores:
+    """Score every cell; see `cell_sample`. `planes` include `SCORED_CHANNELS`."""
+    table = cell_table(Texture(texture_wh, dict(planes)))
+    sample, answered = cell_sample(table, relevance, figure, change, weights)
+    balance = balance_tensions(sample, answered, weights)
+    scorer = namespace(table).argmax(balance.by_scorer, 0)
+    return CellScores(without_others(balance.score, relevance), scorer, sample["saliency"], sample["gaze"])
+
+
+def without_others(score: Array, relevance: QueryRelevance) -> Array:
+    """Return scores `[cells]`, lowered where objects were detected that no query names."""
+    return score if relevance.others is None else score * (1 - _OTHERS * relevance.others.reshape(-1))

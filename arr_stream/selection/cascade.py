@@ -13,16 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import ScoringSettings
-from arr_stream.relevance.cell_scores import (
-    GAZE,
-    SALIENCY,
+from arr_stream.relevance.query_scorers import QueryRelevance
+from arr_stream.relevance.scorers import (
     CellScores,
+    Change,
+    balance_tensions,
     cell_sample,
     cell_table,
     without_others,
 )
-from arr_stream.relevance.query_scorers import QueryRelevance
-from arr_stream.relevance.scorers import Change, balance_tensions
 from arr_stream.texture.array import Texture
 from arr_stream.texture.arrays import to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
@@ -232,5 +231,5 @@ def score_cascaded(
     scorer[cells] = balance.by_scorer.argmax(axis=0)
     looked_at = np.zeros(len(score), bool)
     looked_at[cells] = True
-    scores = CellScores(without_others(score, relevance), scorer, table[:, SALIENCY], table[:, GAZE])
+    scores = CellScores(without_others(score, relevance), scorer, all_cells["saliency"], all_cells["gaze"])
     return CascadeScores(scores, looked_at, min(len(score), len(cells) + len(regions.ids)))

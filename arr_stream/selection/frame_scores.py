@@ -9,11 +9,10 @@ from typing import Any
 from arr_stream.config import ScoringSettings
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.keyframe_results import carried_to_cells
-from arr_stream.relevance.cell_scores import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.kinds.base import QueryContext, QueryTask
 from arr_stream.relevance.query_scorers import answer_queries
-from arr_stream.relevance.scorers import Change
+from arr_stream.relevance.scorers import Change, score_cells
 from arr_stream.selection.selector import CellValues
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array

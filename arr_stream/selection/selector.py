@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from arr_stream.config import ScoringSettings, SelectionSettings
-from arr_stream.relevance.cell_scores import CellScores
 from arr_stream.relevance.query_scorers import QueryRelevance
-from arr_stream.relevance.scorers import Change
+from arr_stream.relevance.scorers import CellScores, Change
 from arr_stream.selection.allocation import Allocation, allocate_tokens, with_finer
 from arr_stream.selection.atlas import divide
 from arr_stream.selection.cascade import Regions, regions_of_cells, score_cascaded

@@ -23,10 +23,10 @@ from arr_stream.motion.flow import Flow
 from arr_stream.motion.history import FIXATION, with_selection
 from arr_stream.motion.memory import Carried, TemporalCache, carried
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
-from arr_stream.relevance.cell_scores import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.kinds.base import QueryContext, QueryInput
 from arr_stream.relevance.query_scorers import QueryScorers, answer_queries
+from arr_stream.relevance.scorers import score_cells
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pictures import Pictures
