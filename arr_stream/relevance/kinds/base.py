@@ -7,7 +7,7 @@ device can capture it as a graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -20,10 +20,6 @@ from arr_stream.texture.arrays import Array, zeros
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import picture_hw, resized
 from arr_stream.types import FloatArray, Frame, Grid
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +39,8 @@ class QueryInput:
     frame: Frame
     grid: Grid
     keyframes: KeyframeResults
-    meanings: Mapping[str, Array] = field(default_factory=dict)
-    put: Callable[[npt.NDArray[Any]], Array] = _as_it_is
+    meanings: Mapping[str, Array]
+    put: Callable[[npt.NDArray[Any]], Array]
     picture: Array | None = None
 
     @property
