@@ -18,8 +18,9 @@ from PIL import Image, ImageDraw
 
 from arr_stream.draw.typeface import font
 from arr_stream.keyframes.base import TEXT_READ, KeyframeInput, TextBefore, TextFinding
-from arr_stream.keyframes.text.detector import TextDetector, boxes_of
-from arr_stream.keyframes.text.rapid import LEAST_SCORE, AutoText, RapidOcrFinder, search, windows_around
+from arr_stream.keyframes.network import Network
+from arr_stream.keyframes.text.auto import AutoText, search, windows_around
+from arr_stream.keyframes.text.rapid import LEAST_SCORE, RapidOcrFinder, boxes_of, text_probability
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid, TextRegion
 from tests.keyframe_fakes import seen
 
@@ -116,7 +117,7 @@ sizes = st.tuples(st.integers(1, 2000), st.integers(1, 2000))
 def test_windows_cover_every_hint_and_never_overlap(
     corners: list[tuple[float, float, float, float]], size_wh: tuple[int, int]
 ) -> None:
-    hints = [TextRegion(((x0, y0), (x1, y0), (x1, y1), (x0, y1)), 0.5) for x0, y0, x1, y1 in corners]
+    hints = [np.array([[x0, y0], [x1, y1]]) for x0, y0, x1, y1 in corners]
     windows = windows_around(hints, size_wh, 12, 640)
     stride_px = max(size_wh) / 20
     for window in windows:
@@ -127,7 +128,7 @@ def test_windows_cover_every_hint_and_never_overlap(
     for one, other in itertools.combinations(windows, 2):
         assert not one.touches(other)
     for hint in hints:
-        points = np.array(hint.polygon_xy) * size_wh
+        points = hint * size_wh
         assert any(
             (points >= (window.x0, window.y0)).all() and (points <= (window.x1, window.y1)).all() for window in windows
         )
@@ -201,7 +202,7 @@ def test_boxes_are_those_of_rapidocr() -> None:
     theirs = rapidocr.RapidOCR(params=settings)(
         rgb[:, :, ::-1].copy(), use_det=True, use_cls=False, use_rec=False, box_thresh=LEAST_SCORE
     )
-    ours = boxes_of(TextDetector(model).probability(rgb), LEAST_SCORE)
+    ours = boxes_of(text_probability(Network(model), rgb), LEAST_SCORE)
     assert len(ours) == len(theirs.boxes) >= 3
     # Theirs are rounded on their way, by up to three pixels; their scores stay in the order before sorting.
     assert np.abs(np.array([corners for corners, _ in ours]) - theirs.boxes).max() <= 3

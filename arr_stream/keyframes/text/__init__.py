@@ -34,7 +34,7 @@ def _easyocr(settings: Settings, threads: int | None) -> TextFinder:
 
 
 def _auto(settings: Settings, threads: int | None) -> TextFinder:
-    from arr_stream.keyframes.text.rapid import AutoText
+    from arr_stream.keyframes.text.auto import AutoText
 
     return AutoText(threads=threads)
 

@@ -1,64 +1,55 @@
-"""Text by RapidOCR (PaddleOCR's models on onnxruntime), with the weights inside its wheel, in one pass or in two.
+"""Text by RapidOCR (PaddleOCR's models on onnxruntime), with the weights inside its wheel.
 
-How large the picture that detection sees should be, measured on the ten ICDAR 2015 photos (1280x720) of mmocr, one
-thread: share of the pixels of legible words that the mask covers, words more than half covered, share of the mask
-(illegible words left out) that is on a legible word, processor seconds:
-
-| long side | pixels | words | precision | seconds |
-|---|---|---|---|---|
-| 480 | 0.34 | 5/21 | 0.64 | 0.05 |
-| 640 | 0.60 | 14/21 | 0.56 | 0.09 |
-| 736 | 0.62 | 15/21 | 0.62 | 0.13 |
-| 960 | 0.62 | 15/21 | 0.30 | 0.25 |
-| 1280 | 0.69 | 16/21 | 0.27 | 0.37 |
-
-Enlarging helps as well: photos reduced to 480x270 gave 5/21 words as they are and 12/21 brought to 736.
-
-The two passes are a cheap one at a low resolution, and a close one near the hints of the first. Edge detection or a
-smaller picture cannot replace the first; the figures are in docs/results.md. Since text must be detected at two scales,
-there are fewer false detections than in one pass, and since the second is close, smaller words are found.
-
-If the source has more pixels than the texture and text was read, a third pass at up to 2560 px processes places that
-the first found faintly text-like: of 39 words 4 to 5 px high in the texture of a 3840x2160 frame, 8 are read without it
-and 27 with it. All passes and the reader use the source's pixels, scaled down.
+The detector is a segmentation network (Liao, Wan, Yao, Chen and Bai, "Real-time Scene Text Detection with
+Differentiable Binarization", AAAI 2020); the reader gives probabilities of all signs from left to right, decoded by CTC
+(Graves, Fernández, Gomez and Schmidhuber, "Connectionist Temporal Classification", ICML 2006). Thresholds and input
+sizes are RapidOCR's. Its own pipeline gives the same boxes, but loads for two seconds, twenty times as long as the
+network.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 from arr_stream.errors import BackendUnavailable
-from arr_stream.keyframes.base import KeyframeInput, TextBefore, TextFinding, resized
-from arr_stream.keyframes.text.detector import TextDetector, boxes_of
-from arr_stream.keyframes.text.reader import TextReader
-from arr_stream.keyframes.text.regions import (
-    LEAST_CONFIDENCE,
-    STRIDE_PX,
-    believed,
-    detect_wh,
-    finding,
-    hint_of,
-    hints_of,
-    look_of,
-    region_of,
-    straightened,
-)
+from arr_stream.keyframes.base import TEXT_READ, KeyframeInput, TextFinding, resized
+from arr_stream.keyframes.network import Network
+from arr_stream.keyframes.text.regions import believed, detect_wh, finding, region_of, straightened
 from arr_stream.types import ByteArray, FloatArray, TextRegion
 
 DETECT_SIDE_PX = 640
-"""Long side of the detector's input; beyond it cost grows faster than recall."""
+"""Long side of the detector's input. On the ten photos of `eval text`, 640 px find 14 of 21 words in 0.09 s, 1280 px 16
+in 0.37 s with half the precision."""
 
 LEAST_SCORE = 0.3
 """Least mean probability of a box that is read."""
+
+_TEXT_FROM = 0.3
+"""Least probability of a pixel in a text kernel."""
+_MOST_KERNELS = 1000
+_LEAST_KERNEL_PX, _LEAST_BOX_PX = 3, 5
+_GROWTH = 1.6
+"""Growth of a kernel (shrunken text) to its box, in units of area over circumference."""
+_LINE_PX = 10
+"""Vertical distance of upper corners below which two consecutive boxes share a line."""
+
+_HEIGHT_PX = 48
+_LEAST_WIDTH_PX, _MOST_WIDTH_PX = 96, 2048
+"""Size of the reader's input."""
+
+_FAINTEST = 1e-3
+"""Probability at or below which a place gives no hint."""
+_NEAR = np.ones((25, 25), np.uint8)
+_LEAST_CONTRAST = 6
+"""Least difference, in grey levels, between the lightest and the darkest pixel near a place."""
 
 _REMEDY = "run `pip install rapidocr onnxruntime`, or set keyframes.text=none"
 
@@ -68,7 +59,6 @@ class RapidOcrFinder:
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
-        detect_side_px: Long side of the detector's input.
 
     Raises:
         BackendUnavailable: rapidocr or onnxruntime is missing, or the models are not inside the package.
@@ -76,8 +66,7 @@ class RapidOcrFinder:
 
     name = "rapidocr"
 
-    def __init__(self, *, threads: int | None = None, detect_side_px: int = DETECT_SIDE_PX) -> None:
-        self.detect_side_px = detect_side_px
+    def __init__(self, *, threads: int | None = None) -> None:
         self._threads = threads
         self._models = {part: _model(part) for part in ("det", "rec")}
         if importlib.util.find_spec("onnxruntime") is None:
@@ -85,7 +74,7 @@ class RapidOcrFinder:
 
     def find(self, picture: KeyframeInput) -> TextFinding:
         rgb = picture.frame.rgb
-        regions, hints = self.search(rgb, self.detect_side_px)
+        regions, hints = self.search(rgb, DETECT_SIDE_PX)
         return finding(picture, self.read(rgb, regions), hints)
 
     def search(
@@ -100,25 +89,20 @@ class RapidOcrFinder:
         """
         size_wh = detect_wh((rgb.shape[1], rgb.shape[0]), side_px)
         seen = resized(rgb, size_wh)
-        probability = _detector(self._models["det"], self._threads).probability(seen)
+        probability = text_probability(_network(self._models["det"], self._threads), seen)
         found = boxes_of(probability, least_score)
-        return [region_of(corners, size_wh, score) for corners, score in found], hints_of(probability, seen)
+        return [region_of(corners, size_wh, score) for corners, score in found], _hints_of(probability, seen)
 
     def read(self, rgb: ByteArray, regions: Iterable[TextRegion]) -> list[TextRegion]:
         """Return the readable regions with their words."""
-        reader = _reader(self._models["rec"], self._threads)
-        return believed((region, reader.read(straightened(rgb, region))) for region in regions)
+        network = _network(self._models["rec"], self._threads)
+        return believed((region, _read_line(network, straightened(rgb, region))) for region in regions)
 
 
 # All finders of the process share the models, since loading takes longer than a detection.
-@lru_cache(maxsize=2)
-def _detector(model: Path, threads: int | None) -> TextDetector:
-    return TextDetector(model, threads)
-
-
-@lru_cache(maxsize=2)
-def _reader(model: Path, threads: int | None) -> TextReader:
-    return TextReader(model, threads)
+@lru_cache(maxsize=4)
+def _network(model: Path, threads: int | None) -> Network:
+    return Network(model, threads)
 
 
 def _model(part: str) -> Path:
@@ -135,279 +119,112 @@ def _model(part: str) -> Path:
     return found[0]
 
 
-LOOK_SIDE_PX = 640
-"""Long side of the frame in the first look."""
-LOOK_SCORE = 0.1
-"""Least score of a first-look hint that gets a close look."""
-CLOSE_SIDE_PX = 1280
-"""Long side of the frame in the close look; a frame is never enlarged beyond `LOOK_SIDE_PX`."""
-MARGIN_PX = 24
-"""Margin of the close look around a hint, at the scale of the first look."""
-DOUBT_PX = 16
-"""Additional margin around text that is not at its expected place."""
-
-FAINT_SIDE_PX = 2560
-"""Long side of the frame in the look at faintly text-like places."""
-FAINT_FROM = 0.002, 0.01, 0.05
-"""Candidate thresholds of faintly text-like places at the first look; the first that leaves few enough places is used.
-Words 4 to 6 px high in the texture have 0.003 to 0.006 in the median, 99% of a wall without words less than 0.001."""
-FAINT_MOST = 0.1
-"""Largest share of the frame for such places, with `_FAINT_MARGIN_PX` around each at the scale of the first look."""
-_FAINT_MARGIN_PX = 8
-
-_NEW_MARGIN_PX = 12
-"""Margin of the first look around a new place, at its own scale."""
-_MOST_NEW = 0.5
-"""Share of the frame covered by windows above which the whole frame is searched."""
-_MISSED = 0.7
-"""Factor on the confidence of text that a later look misses."""
-
-_PART = "auto: rapidocr"
+def text_probability(detector: Network, rgb: ByteArray) -> FloatArray:
+    """Return `[h, w]` for a picture `[h, w, 3]` with sides that are multiples of 32."""
+    probability: FloatArray = detector(_planes(rgb))[0][0, 0]
+    return probability
 
 
-class Tile(NamedTuple):
-    """Part of a frame, in pixels: columns `x0` to `x1` and rows `y0` to `y1`, the latter excluded."""
-
-    x0: int
-    y0: int
-    x1: int
-    y1: int
-
-    def touches(self, other: Tile) -> bool:
-        return self.x0 < other.x1 and other.x0 < self.x1 and self.y0 < other.y1 and other.y0 < self.y1
-
-    def joined(self, other: Tile) -> Tile:
-        return Tile(min(self.x0, other.x0), min(self.y0, other.y0), max(self.x1, other.x1), max(self.y1, other.y1))
-
-    @property
-    def area(self) -> int:
-        return (self.x1 - self.x0) * (self.y1 - self.y0)
-
-    def widened(self, stride_px: float, size_wh: tuple[int, int]) -> Tile:
-        """Return an enclosing window within a frame, with sides that are multiples of the stride or the frame's."""
-        x0, x1 = _widened(self.x0, self.x1, stride_px, size_wh[0])
-        y0, y1 = _widened(self.y0, self.y1, stride_px, size_wh[1])
-        return Tile(x0, y0, x1, y1)
-
-    def crop(self, rgb: ByteArray) -> ByteArray:
-        return np.ascontiguousarray(rgb[self.y0 : self.y1, self.x0 : self.x1])
-
-    def paste(self, plane: FloatArray, whole: FloatArray, size_wh: tuple[int, int]) -> None:
-        """Write a plane of the crop, of any resolution, into its place in a plane of the whole frame."""
-        height, width = whole.shape
-        x0, x1 = (round(x * width / size_wh[0]) for x in (self.x0, self.x1))
-        y0, y1 = (round(y * height / size_wh[1]) for y in (self.y0, self.y1))
-        if x0 < x1 and y0 < y1:
-            part = cv2.resize(plane, (x1 - x0, y1 - y0), interpolation=cv2.INTER_AREA)
-            whole[y0:y1, x0:x1] = part.reshape(y1 - y0, x1 - x0)
-
-    def to_frame(self, region: TextRegion, size_wh: tuple[int, int]) -> TextRegion:
-        """Convert a region of the crop to frame coordinates."""
-        width, height = self.x1 - self.x0, self.y1 - self.y0
-        corners = tuple(
-            ((self.x0 + x * width) / size_wh[0], (self.y0 + y * height) / size_wh[1]) for x, y in region.polygon_xy
-        )
-        return replace(region, polygon_xy=corners)
+def _planes(rgb: ByteArray) -> FloatArray:
+    """Return the input of both networks: `[1, 3, h, w]` in [-1, 1], blue first."""
+    return np.asarray(cv2.dnn.blobFromImage(rgb, 2 / 255, mean=(127.5, 127.5, 127.5), swapRB=True), np.float32)
 
 
-def _widened(start: int, end: int, stride_px: float, whole: int) -> tuple[int, int]:
-    # Half a pixel is rounding.
-    strides = max(1, math.ceil((end - start - 0.5) / stride_px))
-    length = min(whole, max(end - start, round(strides * stride_px)))
-    start = min(max(0, (start + end - length) // 2), whole - length)
-    return start, start + length
+def _hints_of(probability: FloatArray, rgb: ByteArray) -> FloatArray:
+    """Return text-likeness in [0, `TEXT_READ`] from the order of magnitude of a detector's probability.
+
+    Where the picture `rgb`, of the same size, is uniform, the result is the lowest for any probability.
+
+    Text without a detected box is still mostly among the most probable places: of the legible words on the ten photos
+    of `eval text`, 3 of 21 are not found at 640 px, and those lie within the first 147 of 880 cells.
+    """
+    orders = np.log10(np.maximum(probability, _FAINTEST), dtype=np.float32)
+    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    contrast = cv2.morphologyEx(grey, cv2.MORPH_GRADIENT, _NEAR)
+    orders[contrast < _LEAST_CONTRAST] = np.log10(_FAINTEST)
+    return np.asarray(TEXT_READ * (1 - orders / np.log10(_FAINTEST, dtype=np.float32)), dtype=np.float32).clip(
+        0, TEXT_READ
+    )
 
 
-class AutoText:
-    """Text finder that searches cheaply, then closely near hints, and keeps only readable text.
+def hint_of(probability: float) -> float:
+    """Return the text-likeness of one probability, where the picture has contrast."""
+    return float(TEXT_READ * (1 - np.log10(probability) / np.log10(_FAINTEST)))
+
+
+def boxes_of(probability: FloatArray, least_score: float) -> list[tuple[FloatArray, float]]:
+    """Return the corners `[4, 2]` of each box in pixels, clockwise from the upper left, and its mean probability.
 
     Args:
-        threads: Threads for onnxruntime; None leaves the choice to it.
+        probability: `[h, w]`.
+        least_score: Boxes with a lower mean are dropped.
 
-    Raises:
-        BackendUnavailable: As for `RapidOcrFinder`.
+    Returns:
+        Boxes from top to bottom, and from left to right on a line.
     """
-
-    def __init__(self, *, threads: int | None = None) -> None:
-        self._finder = RapidOcrFinder(threads=threads, detect_side_px=LOOK_SIDE_PX)
-        self.name = _PART
-        """Name of the steps that ran on the last frame."""
-
-    def find(self, picture: KeyframeInput) -> TextFinding:
-        rgb, size_wh = picture.frame.rgb, picture.frame.size_wh
-        places, known, doubtful = search(picture.text_before, size_wh)
-        likely = np.zeros(picture.quarter_hw, np.float32) if picture.text_before is None else picture.text_before.likely
-        long_side = max(size_wh)
-        hints = self._look(rgb, places, LOOK_SIDE_PX, LOOK_SCORE, likely)
-        close_px = min(CLOSE_SIDE_PX, max(LOOK_SIDE_PX, long_side))
-        lost = [_widely(region, DOUBT_PX * long_side / LOOK_SIDE_PX, size_wh) for region in doubtful]
-        windows = windows_around([*hints, *lost], size_wh, MARGIN_PX, close_px)
-        seen = self._look(rgb, windows, close_px, LEAST_SCORE)
-        found = self._read(rgb, [region for region in seen if not _within(region, known, size_wh)])
-        known = [region for region in known if not _within(region, found, size_wh)]
-        faint = []
-        if picture.grid.has_finer and (known or found):
-            faint = faint_windows(likely, places, [*known, *found], size_wh)
-            seen = self._look(rgb, faint, min(FAINT_SIDE_PX, long_side), LEAST_SCORE)
-            found += self._read(rgb, [region for region in seen if not _within(region, found, size_wh)])
-        self.name = _name(known, windows, faint)
-        return finding(picture, [*known, *found, *_missed(doubtful, found, size_wh)], likely)
-
-    def _read(self, rgb: ByteArray, regions: Iterable[TextRegion]) -> list[TextRegion]:
-        return [replace(region, look=look_of(rgb, region)) for region in self._finder.read(rgb, regions)]
-
-    def _look(
-        self,
-        rgb: ByteArray,
-        windows: Sequence[Tile],
-        side_px: float,
-        least_score: float,
-        likely: FloatArray | None = None,
-    ) -> list[TextRegion]:
-        """Return the regions found in windows of a picture scaled to `side_px`; write text-likeness into `likely`."""
-        found, size_wh = [], (rgb.shape[1], rgb.shape[0])
-        scale = side_px / max(size_wh)
-        for window in windows:
-            crop = window.crop(rgb)
-            regions, hints = self._finder.search(crop, max(crop.shape[:2]) * scale, least_score)
-            found += [window.to_frame(region, size_wh) for region in regions]
-            if likely is not None:
-                window.paste(hints, likely, size_wh)
-        return found
-
-
-def _missed(known: Sequence[TextRegion], found: Sequence[TextRegion], size_wh: tuple[int, int]) -> Iterator[TextRegion]:
-    """Yield known regions that were not found again, with lower confidence, so that they expire gradually."""
-    boxes = [_box(region, size_wh) for region in found]
-    there = [[box.touches(_box(region, size_wh)) for box in boxes] for region in known]
-    # A region found at a known place is that region, not another one that moved there.
-    moved = [region.text for at, region in enumerate(found) if not any(row[at] for row in there)]
-    for region, again in zip(known, there, strict=True):
-        confidence = region.confidence * _MISSED
-        if any(again):
+    # Kernels that nearly touch are one.
+    kernels = cv2.dilate((probability > _TEXT_FROM).astype(np.uint8), np.ones((2, 2), np.uint8))
+    outlines, _ = cv2.findContours(kernels, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    found = []
+    for outline in outlines[:_MOST_KERNELS]:
+        centre, (across, down), angle = cv2.minAreaRect(outline)
+        if min(across, down) < _LEAST_KERNEL_PX:
             continue
-        if region.text in moved:
-            moved.remove(region.text)
-        elif confidence >= LEAST_CONFIDENCE:
-            yield replace(region, confidence=confidence)
+        score = _mean_within(probability, cv2.boxPoints((centre, (across, down), angle)))
+        if score < least_score:
+            continue
+        grown = 2 * _GROWTH * across * down / (2 * (across + down))
+        if min(across, down) + grown < _LEAST_BOX_PX:
+            continue
+        found.append((_corners((centre, (across + grown, down + grown), angle), probability.shape), score))
+    return _by_line(found)
 
 
-def faint_windows(
-    likely: FloatArray, places: Sequence[Tile], found: Sequence[TextRegion], size_wh: tuple[int, int]
-) -> list[Tile]:
-    """Return windows of faintly text-like places outside of the found regions; none if such places are too many.
-
-    Args:
-        likely: `[h, w]` in [0, 1], of the first look.
-        places: Windows of the first look.
-        found: Regions found so far.
-        size_wh: Size of the frame.
-    """
-    height, width = likely.shape
-    looked = np.zeros(likely.shape, bool)
-    for x0, y0, x1, y1 in places:
-        looked[
-            y0 * height // size_wh[1] : y1 * height // size_wh[1], x0 * width // size_wh[0] : x1 * width // size_wh[0]
-        ] = True
-    for region in found:
-        x0, y0, x1, y1 = _box(region, (width, height))
-        looked[y0:y1, x0:x1] = False
-    for probability in FAINT_FROM:
-        suspicious = looked & (likely >= hint_of(probability))
-        _, _, boxes, _ = cv2.connectedComponentsWithStats(suspicious.astype(np.uint8))
-        hints = [_rectangle(x / width, y / height, (x + w) / width, (y + h) / height) for x, y, w, h, _ in boxes[1:]]
-        windows = windows_around(hints, size_wh, _FAINT_MARGIN_PX, min(FAINT_SIDE_PX, max(size_wh)))
-        if sum(window.area for window in windows) <= FAINT_MOST * size_wh[0] * size_wh[1]:
-            return windows
-    return []
+def _mean_within(probability: FloatArray, corners: FloatArray) -> float:
+    """Return the mean probability inside a quadrilateral."""
+    height, width = probability.shape
+    low = np.clip(np.floor(corners.min(axis=0)).astype(int), 0, (width - 1, height - 1))
+    high = np.clip(np.ceil(corners.max(axis=0)).astype(int), 0, (width - 1, height - 1)) + 1
+    part = probability[low[1] : high[1], low[0] : high[0]]
+    mask = np.zeros(part.shape, np.uint8)
+    cv2.fillPoly(mask, [(corners - low).astype(np.int32)], 1)
+    return float(cv2.mean(part, mask)[0])
 
 
-def _within(region: TextRegion, others: Sequence[TextRegion], size_wh: tuple[int, int]) -> bool:
-    """Return whether its middle is inside the box of another region at least as large."""
-    box = _box(region, size_wh)
-    x, y = (box.x0 + box.x1) // 2, (box.y0 + box.y1) // 2
-    boxes = [_box(other, size_wh) for other in others]
-    return any(other.touches(Tile(x, y, x + 1, y + 1)) and other.area >= box.area for other in boxes)
-
-
-def _name(known: Sequence[TextRegion], windows: Sequence[Tile], faint: Sequence[Tile]) -> str:
-    places = "1 place" if len(windows) == 1 else f"{len(windows)} places"
-    return ", ".join(
-        [
-            _PART,
-            *([f"{len(known)} known"] if known else []),
-            f"looked closely at {places}" if windows else "nothing found cheaply",
-            *([f"again at {len(faint)}"] if faint else []),
-        ]
+def _corners(box: tuple[tuple[float, float], tuple[float, float], float], hw: tuple[int, ...]) -> FloatArray:
+    """Return `[4, 2]`, clockwise from the upper left corner, clipped to the picture."""
+    corners = cv2.boxPoints(box).clip(0, (hw[1] - 1, hw[0] - 1))
+    left, right = np.split(corners[np.argsort(corners[:, 0], kind="stable")], 2)
+    (upper_left, lower_left), (upper_right, lower_right) = (
+        side[np.argsort(side[:, 1], kind="stable")] for side in (left, right)
     )
+    return np.stack([upper_left, upper_right, lower_right, lower_left]).astype(np.float32)
 
 
-class Search(NamedTuple):
-    """Places of a frame to search for text.
-
-    Args:
-        places: Windows to search.
-        known: Regions that are still valid.
-        doubtful: Regions that may be invalid: a close look checks their expected places.
-    """
-
-    places: list[Tile]
-    known: list[TextRegion]
-    doubtful: list[TextRegion]
+def _by_line(boxes: list[tuple[FloatArray, float]]) -> list[tuple[FloatArray, float]]:
+    if not boxes:
+        return []
+    x, y = np.array([corners[0] for corners, _ in boxes]).T
+    downwards = np.argsort(y, kind="stable")
+    line: npt.NDArray[np.int64] = np.cumsum(np.diff(y[downwards], prepend=y[downwards[0]]) >= _LINE_PX)
+    return [boxes[index] for index in downwards[np.lexsort((x[downwards], line))]]
 
 
-def search(before: TextBefore | None, size_wh: tuple[int, int]) -> Search:
-    """Return the search of the whole frame, or only of new places."""
-    everywhere = [Tile(0, 0, *size_wh)]
-    if before is None:
-        return Search(everywhere, [], [])
-    height, width = before.new.shape
-    _, _, boxes, _ = cv2.connectedComponentsWithStats(before.new.astype(np.uint8))
-    hints = [_rectangle(x / width, y / height, (x + w) / width, (y + h) / height) for x, y, w, h, _ in boxes[1:]]
-    places = windows_around(hints, size_wh, _NEW_MARGIN_PX, LOOK_SIDE_PX)
-    if sum(place.area for place in places) > _MOST_NEW * size_wh[0] * size_wh[1]:
-        return Search(everywhere, [], [*before.known, *before.doubtful])
-    return Search(places, list(before.known), list(before.doubtful))
+def _read_line(reader: Network, line: ByteArray) -> tuple[str, float]:
+    """Return the text of an upright line `[h, w, 3]` and its signs' mean probability; empty and 0 if none."""
+    height, width = line.shape[:2]
+    width_px = min(max(1, math.ceil(_HEIGHT_PX * width / height)), _MOST_WIDTH_PX)
+    planes = _planes(np.asarray(cv2.resize(line, (width_px, _HEIGHT_PX), interpolation=cv2.INTER_LINEAR), np.uint8))
+    room = max(0, _LEAST_WIDTH_PX - width_px)
+    probability = reader(np.pad(planes, ((0, 0), (0, 0), (0, 0), (0, room))))[0][0]
+    likeliest = probability.argmax(axis=1)
+    # The first sign is the blank that separates repeated signs.
+    signs = (likeliest != 0) & (np.diff(likeliest, prepend=0) != 0)
+    if not signs.any():
+        return "", 0.0
+    return "".join(_alphabet(reader)[likeliest[signs]]).strip(), float(probability.max(axis=1)[signs].mean())
 
 
-def _rectangle(x0: float, y0: float, x1: float, y1: float) -> TextRegion:
-    return TextRegion(((x0, y0), (x1, y0), (x1, y1), (x0, y1)), 1.0)
-
-
-def _widely(region: TextRegion, margin_px: float, size_wh: tuple[int, int]) -> TextRegion:
-    x0, y0, x1, y1 = _box(region, size_wh, margin_px)
-    return _rectangle(x0 / size_wh[0], y0 / size_wh[1], x1 / size_wh[0], y1 / size_wh[1])
-
-
-def _box(region: TextRegion, size_wh: tuple[int, int], margin_px: float = 0.0) -> Tile:
-    """Return the upright box around a region, within the frame."""
-    corners = np.array(region.polygon_xy) * size_wh
-    (x0, y0), (x1, y1) = corners.min(axis=0) - margin_px, corners.max(axis=0) + margin_px
-    return Tile(
-        max(0, math.floor(x0)), max(0, math.floor(y0)), min(size_wh[0], math.ceil(x1)), min(size_wh[1], math.ceil(y1))
-    )
-
-
-def windows_around(
-    hints: Iterable[TextRegion], size_wh: tuple[int, int], margin_px: float, side_px: float
-) -> list[Tile]:
-    """Return windows around hints with a margin, merged until no two overlap.
-
-    Args:
-        hints: Regions of possible text.
-        size_wh: Size of the frame.
-        margin_px: At the scale of the first look.
-        side_px: Long side of the frame at the scale of this look; the sides of windows are such that the detector need
-            not stretch them.
-    """
-    margin_px *= max(size_wh) / LOOK_SIDE_PX
-    stride_px = STRIDE_PX * max(size_wh) / side_px
-    separate: list[Tile] = []
-    for hint in hints:
-        window = _box(hint, size_wh, margin_px).widened(stride_px, size_wh)
-        # A union may touch windows that neither part touched, so each is tried again on all remaining ones.
-        while touching := next((other for other in separate if window.touches(other)), None):
-            separate.remove(touching)
-            window = window.joined(touching).widened(stride_px, size_wh)
-        separate.append(window)
-    return separate
+@lru_cache(maxsize=2)
+def _alphabet(reader: Network) -> npt.NDArray[np.str_]:
+    return np.array(["", *reader.metadata["character"].split("\n"), " "])

@@ -39,12 +39,6 @@ _LOOK_MARGIN_PX = 6
 STRIDE_PX = 32
 """Divisor of the sides of the detector's input."""
 
-_FAINTEST = 1e-3
-"""Probability at or below which a place gives no hint."""
-_NEAR = np.ones((25, 25), np.uint8)
-_LEAST_CONTRAST = 6
-"""Least difference, in grey levels, between the lightest and the darkest pixel near a place."""
-
 
 def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArray | None = None) -> TextFinding:
     """Return the found regions with a mask, over text-like places (`hints`, at any resolution)."""
@@ -54,28 +48,6 @@ def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArr
         size_wh = picture.quarter_hw[::-1]
         mask = np.maximum(mask, cv2.resize(hints, size_wh, interpolation=cv2.INTER_AREA).reshape(mask.shape))
     return TextFinding(mask, tuple(found))
-
-
-def hints_of(probability: FloatArray, rgb: ByteArray) -> FloatArray:
-    """Return text-likeness in [0, `TEXT_READ`] from the order of magnitude of a detector's probability.
-
-    Where the picture `rgb`, of the same size, is uniform, the result is the lowest for any probability.
-
-    Text without a detected box is still mostly among the most probable places: of the legible words on the ten photos
-    of `eval text`, 3 of 21 are not found at 640 px, and those lie within the first 147 of 880 cells.
-    """
-    orders = np.log10(np.maximum(probability, _FAINTEST), dtype=np.float32)
-    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
-    contrast = cv2.morphologyEx(grey, cv2.MORPH_GRADIENT, _NEAR)
-    orders[contrast < _LEAST_CONTRAST] = np.log10(_FAINTEST)
-    return np.asarray(TEXT_READ * (1 - orders / np.log10(_FAINTEST, dtype=np.float32)), dtype=np.float32).clip(
-        0, TEXT_READ
-    )
-
-
-def hint_of(probability: float) -> float:
-    """Return the text-likeness of one probability, where the picture has contrast."""
-    return float(TEXT_READ * (1 - np.log10(probability) / np.log10(_FAINTEST)))
 
 
 def believed(read: Iterable[tuple[TextRegion, tuple[str, float]]]) -> list[TextRegion]:
