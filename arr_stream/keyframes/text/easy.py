@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -60,64 +59,53 @@ class EasyOcrFinder:
     def __init__(
         self, *, threads: int | None = None, device: str = "auto", detect_side_px: int = DETECT_SIDE_PX
     ) -> None:
+        import easyocr_en_models  # type: ignore[import-untyped]
+        from easyocr.config import recognition_models
+        from easyocr.craft import CRAFT
+        from easyocr.model.vgg_model import Model
+        from easyocr.utils import CTCLabelConverter
+
         self.detect_side_px = detect_side_px
         self._threads = threads
         self._device = weights.pick_device(device)
-        self._models = _model_folder()
-        self._detector = _load_detector(self._models / "craft_mlt_25k.pth", self._device)
-        self._reader: _Reader | None = None
+        folder = Path(easyocr_en_models.model_dir())
+        self._converter = CTCLabelConverter(recognition_models["gen2"]["english_g2"]["characters"])
+        # Without storage: the constructors would draw 140 million random numbers only to have them replaced.
+        with torch.device("meta"):
+            detector = CRAFT()
+            reader = Model(1, 256, hidden_size=256, num_class=len(self._converter.character))
+        self._detector = _with_weights(detector, folder / "craft_mlt_25k.pth", self._device)
+        self._reader = _with_weights(reader, folder / "english_g2.pth", self._device)
 
     def find(self, picture: KeyframeInput) -> TextFinding:
         rgb = picture.frame.rgb
         with torch_threads(self._threads), torch.inference_mode():
-            return finding(picture, [self._with_words(rgb, region) for region in self._detect(rgb)])
+            read = [replace(region, text=self._read(straightened(rgb, region))) for region in self._detect(rgb)]
+        return finding(picture, read)
 
     def _detect(self, rgb: ByteArray) -> Iterator[TextRegion]:
         from easyocr.craft_utils import getDetBoxes
         from easyocr.imgproc import normalizeMeanVariance
 
         side_px = min(self.detect_side_px, ENLARGE * max(rgb.shape[:2]))
-        seen = resized(rgb, detect_wh((rgb.shape[1], rgb.shape[0]), side_px))
+        size_wh = (rgb.shape[1], rgb.shape[0])
+        seen = resized(rgb, detect_wh(size_wh, side_px))
         pixels = torch.from_numpy(normalizeMeanVariance(seen)).permute(2, 0, 1)[None]
         scores, _ = self._detector(pixels.to(self._device))
         text, link = scores[0].float().cpu().permute(2, 0, 1).numpy()
         words, _, _ = getDetBoxes(text, link, TEXT_PEAK, LINK_LOW, TEXT_LOW, False)
-        size_wh = (rgb.shape[1], rgb.shape[0])
         to_frame = (size_wh[0] / text.shape[1], size_wh[1] / text.shape[0])
         for corners in _lines([np.asarray(word) * to_frame for word in words]):
             yield region_of(corners, size_wh, _peak(text, np.clip(corners / size_wh, 0.0, 1.0)))
 
-    def _with_words(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
-        if self._reader is None:
-            self._reader = _Reader.load(self._models / "english_g2.pth", self._device)
-        return replace(region, text=self._reader.read(straightened(rgb, region)) or None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Reader:
-    network: torch.nn.Module
-    converter: Any
-    device: torch.device
-
-    @classmethod
-    def load(cls, path: Path, device: torch.device) -> _Reader:
-        from easyocr.config import recognition_models
-        from easyocr.model.vgg_model import Model
-        from easyocr.utils import CTCLabelConverter
-
-        converter = CTCLabelConverter(recognition_models["gen2"]["english_g2"]["characters"])
-        with torch.device("meta"):
-            network = Model(input_channel=1, output_channel=256, hidden_size=256, num_class=len(converter.character))
-        return cls(_with_weights(network, path, device), converter, device)
-
-    def read(self, line: ByteArray) -> str:
-        """Return the text of an upright line `[h, w, 3]`."""
-        text, confidence = self._read(line, contrast=0.0)
+    def _read(self, line: ByteArray) -> str | None:
+        """Return the text of an upright line `[h, w, 3]`; None if nothing can be read."""
+        text, confidence = self._recognised(line, contrast=0.0)
         if confidence < _UNSURE:
-            text, confidence = max((text, confidence), self._read(line, contrast=0.5), key=lambda read: read[1])
-        return text.strip()
+            text, confidence = max((text, confidence), self._recognised(line, contrast=0.5), key=lambda read: read[1])
+        return text.strip() or None
 
-    def _read(self, line: ByteArray, contrast: float) -> tuple[str, float]:
+    def _recognised(self, line: ByteArray, contrast: float) -> tuple[str, float]:
         from easyocr.recognition import AlignCollate, recognizer_predict
         from PIL import Image
 
@@ -125,7 +113,7 @@ class _Reader:
         align = AlignCollate(imgH=_LINE_PX, imgW=width_px, keep_ratio_with_pad=True, adjust_contrast=contrast)
         pixels = align([Image.fromarray(line).convert("L")])
         ((text, confidence),) = recognizer_predict(
-            self.network, self.converter, [pixels], width_px // 10, [], [], device=self.device
+            self._reader, self._converter, [pixels], width_px // 10, [], [], device=self._device
         )
         return text, float(confidence)
 
@@ -154,21 +142,6 @@ def _peak(text: Floats, unit: Floats) -> float:
     x0, y0 = np.clip(np.floor(unit.min(axis=0) * size), 0, np.array(size) - 1).astype(int)
     x1, y1 = np.ceil(unit.max(axis=0) * size).astype(int)
     return float(text[y0 : max(y1, y0 + 1), x0 : max(x1, x0 + 1)].max())
-
-
-def _model_folder() -> Path:
-    import easyocr_en_models  # type: ignore[import-untyped]
-
-    return Path(easyocr_en_models.model_dir())
-
-
-def _load_detector(path: Path, device: torch.device) -> torch.nn.Module:
-    from easyocr.craft import CRAFT
-
-    # Without storage: the constructor would draw 140 million random numbers only to have them replaced.
-    with torch.device("meta"):
-        network = CRAFT()
-    return _with_weights(network, path, device)
 
 
 def _with_weights(network: torch.nn.Module, path: Path, device: torch.device) -> torch.nn.Module:

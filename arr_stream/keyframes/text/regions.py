@@ -39,6 +39,9 @@ _LOOK_MARGIN_PX = 6
 STRIDE_PX = 32
 """Divisor of the sides of the detector's input."""
 
+_SHIFT = 4
+"""Bits of sub-pixel precision for OpenCV's polygon filling."""
+
 
 def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArray | None = None) -> TextFinding:
     """Return the found regions with a mask, over text-like places (`hints`, at any resolution)."""
@@ -119,29 +122,20 @@ def settled(rgb: ByteArray, region: TextRegion) -> tuple[TextRegion, float]:
 
 
 def small_regions(regions: Iterable[TextRegion], texture_wh: tuple[int, int]) -> list[TextRegion]:
-    """Return the regions whose lines are too low to be read well in the texture."""
-    return [region for region in regions if _line_px(region, texture_wh) < SMALL_PX]
+    """Return the regions whose lines, of any orientation, are too low to be read well in the texture."""
+    corners = ((region, (np.array(region.polygon_xy) * texture_wh).astype(np.float32)) for region in regions)
+    return [region for region, polygon in corners if min(cv2.minAreaRect(polygon)[1]) < SMALL_PX]
 
 
-def _line_px(region: TextRegion, size_wh: tuple[int, int]) -> float:
-    """Return the height of a line of any orientation."""
-    corners = (np.array(region.polygon_xy) * size_wh).astype(np.float32)
-    return float(min(cv2.minAreaRect(corners)[1]))
-
-
-def detect_wh(size_wh: tuple[int, int], side_px: float, stride_px: int = STRIDE_PX) -> tuple[int, int]:
+def detect_wh(size_wh: tuple[int, int], side_px: float) -> tuple[int, int]:
     """Return the detector's input size: long side about `side_px`, both sides multiples of the stride."""
     scale = side_px / max(size_wh)
-    width, height = (max(stride_px, round(side * scale / stride_px) * stride_px) for side in size_wh)
+    width, height = (max(STRIDE_PX, round(side * scale / STRIDE_PX) * STRIDE_PX) for side in size_wh)
     return width, height
 
 
 def _distance(corners: FloatArray, a: int, b: int) -> float:
     return float(np.linalg.norm(corners[a] - corners[b]))
-
-
-_SHIFT = 4
-"""Bits of sub-pixel precision for OpenCV's polygon filling."""
 
 
 def text_mask(regions: Iterable[TextRegion], size_hw: tuple[int, int]) -> FloatArray:
