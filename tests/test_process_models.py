@@ -144,9 +144,9 @@ def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
 ) -> None:
     import torch
 
-    from arr_stream.keyframes.embeddings import clip as module
+    from arr_stream.keyframes.embeddings.clip import ClipEmbedder
 
-    monkeypatch.setattr(module, "frame_features", lambda *_, **__: torch.full((8, 2, 2), torch.nan))
+    monkeypatch.setattr(ClipEmbedder, "_features", lambda *_: torch.full((8, 2, 2), torch.nan))
     records = tmp_path / "out.jsonl"
     code, _, err = run("process", clip, "-q", "red circle", *CLIP, "--patches", records, *FAST)
     assert code == 61, "the model was asked for, and never worked"

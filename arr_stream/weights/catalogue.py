@@ -241,9 +241,13 @@ def place(weights: KnownWeights, models_folder: Path) -> Path:
 
 def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
     """Return the weights' file if it exists: under its own name, or else the only weights file in the folder."""
-    here = place(weights, models_folder)
-    expected = weights.origin if isinstance(weights.origin, Path) else here / weights.file_name
-    if expected.is_file():
-        return expected
+    here = weights.origin.parent if isinstance(weights.origin, Path) else place(weights, models_folder)
+    return weights_in(here, weights.file_name)
+
+
+def weights_in(here: Path, file_name: str) -> Path | None:
+    """Return the file of that name in a folder, or else its only weights file; None if there is none or several."""
+    if (here / file_name).is_file():
+        return here / file_name
     others = [path for path in here.glob("*") if path.suffix in _WEIGHTS_SUFFIXES and path.name != PCA_NAME]
     return others[0] if len(others) == 1 else None

@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from arr_stream.config import ClipSettings, ModelSettings
 from arr_stream.errors import KeyframeFailed, WeightsInvalid
 from arr_stream.keyframes.base import KeyframeInput, resized
-from arr_stream.keyframes.embeddings.dense import Tower, make_tower
-from arr_stream.keyframes.embeddings.openclip import load_clip
+from arr_stream.keyframes.embeddings.dense import make_tower
+from arr_stream.keyframes.embeddings.openclip import load_clip, make_tokenizer
 from arr_stream.threads import one_torch_thread, torch_threads
-from arr_stream.types import CELL_PX, ByteArray, Embedding, FloatArray, Grid
+from arr_stream.types import CELL_PX, Embedding, FloatArray, Grid
+from arr_stream.weights import pick_device
 
 CACHED_TEXTS = 256
+SAMPLES_A_CELL = 2
 MOST_PLACES = 2048
 """Most places of a frame in one forward, as attention grows with their square; larger frames are scaled down."""
 
@@ -49,16 +51,13 @@ class ClipEmbedder:
     """
 
     def __init__(self, settings: ClipSettings, models: ModelSettings, threads: int | None = None) -> None:
-        from arr_stream.weights import pick_device
-
-        device = pick_device(models.device)
-        loaded = load_clip(settings, models, towers="vision")
-        assert loaded.visual is not None
-        self.space = loaded.space
+        self._device = pick_device(models.device)
+        loaded = load_clip(settings, models)
+        self.space, self.name = loaded.plan.space, f"clip {loaded.plan.space}"
         self._threads = threads
-        self._tower = make_tower(loaded.visual.to(device), loaded.space)
-        self._normal = Normalisation(loaded.mean, loaded.std, device)
-        self.name = f"clip {self.space}"
+        self._tower = make_tower(loaded.model.visual.to(self._device), self.space)
+        statistics = (torch.tensor(values, device=self._device) for values in (loaded.plan.mean, loaded.plan.std))
+        self._mean, self._std = (values.view(1, 3, 1, 1) for values in statistics)
 
     def embed(self, picture: KeyframeInput) -> Embedding:
         """Return `[D, h, w]` of unit length, at most two samples a cell.
@@ -66,13 +65,12 @@ class ClipEmbedder:
         Raises:
             KeyframeFailed: The model gives values that are not numbers, or the device has too little memory.
         """
-        device = self._normal.device
         try:
-            with torch.inference_mode(), torch_threads(self._threads), fused_attention(), _precision(device):
-                features = frame_features(self._tower, picture.frame.rgb, picture.grid, self._normal)
+            with torch.inference_mode(), torch_threads(self._threads), _fused_attention(), _precision(self._device):
+                features = self._features(picture)
         except torch.OutOfMemoryError as exc:
             raise KeyframeFailed(
-                f"embedding: {self.name} needs more memory than {device} has",
+                f"embedding: {self.name} needs more memory than {self._device} has",
                 remedy="use a smaller model or models.device=cpu",
             ) from exc
         values = np.ascontiguousarray(features.cpu().numpy(), dtype=np.float32)
@@ -82,19 +80,24 @@ class ClipEmbedder:
             )
         return Embedding(values, self.space, joint=True)
 
+    def _features(self, picture: KeyframeInput) -> Tensor:
+        grid, stride_px = picture.grid, self._tower.stride_px
+        rows, columns = places_hw(grid, stride_px, most=MOST_PLACES)
+        rgb = torch.from_numpy(resized(picture.frame.rgb, (columns * stride_px, rows * stride_px))).to(self._device)
+        pixels = (rgb.permute(2, 0, 1)[None].float() / 255.0 - self._mean) / self._std
+        return at_most(self._tower.features(pixels)[0], (SAMPLES_A_CELL * grid.rows, SAMPLES_A_CELL * grid.columns))
+
 
 class ClipTextEncoder:
     """Encoder of texts in the joint space, one by one; callable from any thread. Raises as `ClipEmbedder`."""
 
     def __init__(self, settings: ClipSettings, models: ModelSettings) -> None:
-        from arr_stream.weights import pick_device
-
         self._device = pick_device(models.device)
-        loaded = load_clip(settings, models, towers="text")
-        assert loaded.tokenizer is not None
-        self.space, self.context_length = loaded.space, loaded.context_length
-        self._model = loaded.text.to(self._device)
-        self._tokenizer, self._templates = loaded.tokenizer, loaded.templates
+        loaded = load_clip(settings, models)
+        self.space, self.context_length = loaded.plan.space, int(loaded.model.context_length)
+        self._tokenizer, self._templates = make_tokenizer(loaded.plan), loaded.plan.templates
+        loaded.model.visual = nn.Identity()
+        self._model = loaded.model.to(self._device)
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, FloatArray] = OrderedDict()
 
@@ -126,7 +129,7 @@ class ClipTextEncoder:
         tokens = self._tokenizer.batch([template.format(text) for template in self._templates]).to(self._device)
         # More threads add in another order, so that the same words would get different vectors on other machines.
         with torch.inference_mode(), one_torch_thread(), _precision(self._device):
-            each = F.normalize(encode_text(self._model, tokens).float(), dim=-1)
+            each = F.normalize(_encode_text(self._model, tokens).float(), dim=-1)
             vector: FloatArray = F.normalize(each.mean(dim=0), dim=-1).cpu().numpy()
         if not np.isfinite(vector).all():
             raise WeightsInvalid(
@@ -136,7 +139,7 @@ class ClipTextEncoder:
         return vector
 
 
-def encode_text(model: Any, tokens: Tensor) -> Tensor:
+def _encode_text(model: Any, tokens: Tensor) -> Tensor:
     """Return `[N, D]` as the model's own `encode_text` of `[N, context]` tokens does, without the padding.
 
     With a causal mask, padding does not change earlier tokens, and a phrase fills about ten of 77 tokens.
@@ -159,7 +162,7 @@ def encode_text(model: Any, tokens: Tensor) -> Tensor:
 
 
 @contextmanager
-def fused_attention() -> Iterator[None]:
+def _fused_attention() -> Iterator[None]:
     """Let `nn.MultiheadAttention` use the fused product instead of its own fast path, which is twice as slow on a CPU.
 
     The switch applies to the process; models of other threads give the same results, as fast or faster.
@@ -179,44 +182,17 @@ def _precision(device: torch.device) -> torch.autocast:
     return torch.autocast("cuda", dtype=torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)
 
 
-SAMPLES_A_CELL = 2
-
-
-class Normalisation:
-    """Normalisation of a model's input: red, green and blue in [0, 1], minus `mean`, over `std`, on its device."""
-
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> None:
-        self.device = device
-        self._mean = torch.tensor(mean, device=device).view(1, 3, 1, 1)
-        self._std = torch.tensor(std, device=device).view(1, 3, 1, 1)
-
-    def pixels(self, rgb: ByteArray, size_hw: tuple[int, int], stride_px: int) -> Tensor:
-        """Return `[1, 3, h, w]` float32 of the picture, resized to a number of places of `stride_px`."""
-        bytes_hwc = torch.from_numpy(resized(rgb, (size_hw[1] * stride_px, size_hw[0] * stride_px))).to(self.device)
-        return (bytes_hwc.permute(2, 0, 1)[None].float() / 255.0 - self._mean) / self._std
-
-
-def places_hw(grid: Grid, stride_px: int, *, most: int | None = None) -> tuple[int, int]:
-    """Return the model's places on a frame for a stride, at most two a cell and at most `most` in all."""
+def places_hw(grid: Grid, stride_px: int, *, most: int) -> tuple[int, int]:
+    """Return the model's places on a frame for a stride, at most two a cell and side, and at most `most` in all."""
     by_scale = CELL_PX / stride_px
     a_cell = min(SAMPLES_A_CELL, math.floor(by_scale) if by_scale >= 1 else by_scale)
     rows, columns = max(1, round(grid.rows * a_cell)), max(1, round(grid.columns * a_cell))
-    if most is not None and rows * columns > most:
+    if rows * columns > most:
         shrink = math.sqrt(most / (rows * columns))
         # Rounded down to respect the limit; a strip that is still too long is limited to it.
         rows, columns = max(1, math.floor(rows * shrink)), max(1, math.floor(columns * shrink))
         return min(rows, most), min(columns, most // min(rows, most))
     return rows, columns
-
-
-def frame_features(tower: Tower, rgb: ByteArray, grid: Grid, normal: Normalisation) -> Tensor:
-    """Embed every place of a frame `[H, W, 3]` uint8 in the joint space.
-
-    Returns:
-        `[D, h, w]` float32 of unit length, at most two samples a cell.
-    """
-    pixels = normal.pixels(rgb, places_hw(grid, tower.stride_px, most=MOST_PLACES), tower.stride_px)
-    return at_most(tower.features(pixels)[0], (SAMPLES_A_CELL * grid.rows, SAMPLES_A_CELL * grid.columns))
 
 
 def at_most(features: Tensor, most_hw: tuple[int, int]) -> Tensor:

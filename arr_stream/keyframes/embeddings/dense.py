@@ -30,11 +30,9 @@ class Tower(ABC):
 
     Attributes:
         stride_px: Side of a place in pixels of the model's input.
-        own_hw: Places per side at the model's training size.
     """
 
     stride_px: int
-    own_hw: tuple[int, int]
 
     @abstractmethod
     def features(self, pixels: Tensor) -> Tensor:
@@ -86,6 +84,8 @@ class _Transformer(Tower):
     """Shared steps of the two ViTs; tokens are `[B, prefix + N, C]`, the prefix being class and register tokens."""
 
     pooled_by_attention = False
+    _own_hw: tuple[int, int]
+    """Places per side at the model's training size."""
     _blocks: list[Any]
 
     def features(self, pixels: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class _Transformer(Tower):
         tokens = self._embedded(pixels, grid_hw)
         for block in self._blocks[:-1]:
             tokens = block(tokens)
-        tokens = self._blocks[-1](tokens) if self.pooled_by_attention else self._attended(self._values(tokens))
+        tokens = self._blocks[-1](tokens) if self.pooled_by_attention else self._attended_alone(tokens)
         places = self._to_joint(tokens[:, tokens.shape[1] - math.prod(grid_hw) :])
         places = F.normalize(places.float(), dim=-1)
         return places.transpose(1, 2).reshape(len(places), -1, *grid_hw)
@@ -103,12 +103,8 @@ class _Transformer(Tower):
         """Return the tokens at the input of the first block."""
 
     @abstractmethod
-    def _values(self, tokens: Tensor) -> Tensor:
-        """Return the values of the last block's attention, `[B, T, C]`."""
-
-    @abstractmethod
-    def _attended(self, values: Tensor) -> Tensor:
-        """Return values `[B, T, C]` through the rest of the last block's attention branch."""
+    def _attended_alone(self, tokens: Tensor) -> Tensor:
+        """Return tokens `[B, T, C]` through the last block's attention branch, each attending to itself alone."""
 
     @abstractmethod
     def _to_joint(self, tokens: Tensor) -> Tensor:
@@ -122,7 +118,7 @@ class OpenClipViT(_Transformer):
         self._visual = visual
         self._blocks = list(visual.transformer.resblocks)
         self.stride_px = int(visual.patch_size[0])
-        self.own_hw = int(visual.grid_size[0]), int(visual.grid_size[1])
+        self._own_hw = int(visual.grid_size[0]), int(visual.grid_size[1])
 
     @staticmethod
     def fits(visual: Any) -> bool:
@@ -137,18 +133,14 @@ class OpenClipViT(_Transformer):
         visual = self._visual
         patches: Tensor = visual.conv1(pixels).flatten(2).transpose(1, 2)
         first = visual.class_embedding.to(patches.dtype).expand(len(patches), 1, -1)
-        positions = resized_positions(visual.positional_embedding, self.own_hw, grid_hw, prefix=1)
+        positions = resized_positions(visual.positional_embedding, self._own_hw, grid_hw, prefix=1)
         tokens: Tensor = visual.ln_pre(torch.cat([first, patches], dim=1) + positions.to(patches.dtype))
         return tokens
 
-    def _values(self, tokens: Tensor) -> Tensor:
+    def _attended_alone(self, tokens: Tensor) -> Tensor:
         block = self._blocks[-1]
-        attention = block.attn
-        return F.linear(block.ln_1(tokens), attention.in_proj_weight, attention.in_proj_bias).chunk(3, dim=-1)[2]
-
-    def _attended(self, values: Tensor) -> Tensor:
-        block = self._blocks[-1]
-        out: Tensor = block.ls_1(block.attn.out_proj(values))
+        qkv = F.linear(block.ln_1(tokens), block.attn.in_proj_weight, block.attn.in_proj_bias)
+        out: Tensor = block.ls_1(block.attn.out_proj(qkv.chunk(3, dim=-1)[2]))
         return out
 
     def _to_joint(self, tokens: Tensor) -> Tensor:
@@ -165,8 +157,8 @@ class TimmViT(_Transformer):
         embed = self._trunk.patch_embed
         if hasattr(embed, "strict_img_size"):
             embed.strict_img_size = False  # frames may have any size
-        self.own_hw = int(embed.grid_size[0]), int(embed.grid_size[1])
-        self.stride_px = int(embed.img_size[0]) // self.own_hw[0]
+        self._own_hw = int(embed.grid_size[0]), int(embed.grid_size[1])
+        self.stride_px = int(embed.img_size[0]) // self._own_hw[0]
         self.pooled_by_attention = self._trunk.attn_pool is not None
 
     @staticmethod
@@ -195,7 +187,7 @@ class TimmViT(_Transformer):
             token.expand(len(tokens), -1, -1) for token in (trunk.cls_token, trunk.reg_token) if token is not None
         ]
         shared = 0 if trunk.no_embed_class else trunk.num_prefix_tokens
-        positions = resized_positions(trunk.pos_embed[0], self.own_hw, grid_hw, prefix=shared)
+        positions = resized_positions(trunk.pos_embed[0], self._own_hw, grid_hw, prefix=shared)
         if trunk.no_embed_class:
             tokens = torch.cat([*prefix, tokens + positions], dim=1)
         else:
@@ -203,13 +195,9 @@ class TimmViT(_Transformer):
         out: Tensor = trunk.norm_pre(tokens)
         return out
 
-    def _values(self, tokens: Tensor) -> Tensor:
+    def _attended_alone(self, tokens: Tensor) -> Tensor:
         block = self._blocks[-1]
-        values: Tensor = block.attn.qkv(block.norm1(tokens)).chunk(3, dim=-1)[2]
-        return values
-
-    def _attended(self, values: Tensor) -> Tensor:
-        block = self._blocks[-1]
+        values = block.attn.qkv(block.norm1(tokens)).chunk(3, dim=-1)[2]
         out: Tensor = block.ls1(block.attn.proj(block.attn.norm(values)))
         return out
 
@@ -229,8 +217,6 @@ class FastViT(Tower):
     def __init__(self, visual: Any) -> None:
         self._visual = visual
         self.stride_px = int(visual.trunk.feature_info[-1]["reduction"])
-        height, width = visual.image_size
-        self.own_hw = int(height) // self.stride_px, int(width) // self.stride_px
 
     @staticmethod
     def fits(visual: Any) -> bool:

@@ -22,13 +22,13 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from arr_stream import weights
 from arr_stream.config import TINY, ClipSettings, ModelSettings
@@ -36,18 +36,12 @@ from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
 from arr_stream.extras import need
 from arr_stream.files import expanded
 from arr_stream.keyframes.embeddings.plain_clip import PlainClip, byte_pairs
-
-Towers = Literal["both", "text", "vision"]
+from arr_stream.weights.catalogue import HUB_WEIGHTS, weights_in
+from arr_stream.weights.loading import first_line
 
 CONFIG_NAME = "open_clip_config.json"
 PLAIN = ("{}",)
 CAPTIONS = ("{}.", "a photo of {}.", "a picture showing {}.", "a frame of a video with {}.")
-_WEIGHT_NAMES = (
-    "open_clip_model.safetensors",
-    "open_clip_pytorch_model.safetensors",
-    "model.safetensors",
-    "open_clip_pytorch_model.bin",
-)
 _OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
@@ -61,7 +55,7 @@ class Tokenizer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """Resolved value of `clip.model`.
 
     Args:
@@ -81,119 +75,110 @@ class _Plan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LoadedClip(_Plan):
-    """Dual encoder, or one half of it.
+class LoadedClip:
+    """Dual encoder in evaluation mode on the CPU, in float32; its `visual` is the vision tower."""
 
-    Args:
-        visual: Vision tower in evaluation mode; None if only texts were requested.
-        text: Module with `encode_text`, and its tokeniser; None if only vision was requested.
-        image_size_hw: Size of its training pictures, in pixels.
-        context_length: Most tokens of a text.
-    """
-
-    visual: nn.Module | None
-    text: Any
-    tokenizer: Tokenizer | None
-    image_size_hw: tuple[int, int]
-    context_length: int
+    plan: Plan
+    model: Any
 
 
-def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers = "both") -> LoadedClip:
-    """Load the model that `clip.model` names, or one half of it, in evaluation mode on the CPU, in float32.
+def load_clip(settings: ClipSettings, models: ModelSettings) -> LoadedClip:
+    """Load the model that `clip.model` names.
 
     Raises:
-        BackendUnavailable: open_clip, the weights or the tokeniser's files are missing.
+        BackendUnavailable: open_clip or the weights are missing.
         InvalidSetting: No such architecture or weights; names the nearest. A folder that holds no model.
         WeightsInvalid: Damaged, of another model, or a pickle with code in it.
     """
-    shipped = settings.model == TINY
-    if not shipped:
+    if settings.model != TINY:
         need("open_clip", f"clip.model={settings.model}")
-    plan = _plan(settings.model, models)
+    plan = make_plan(settings.model, models)
     state = weights.load_state_dict(plan.file)
-    model: Any = PlainClip(plan.config) if shipped else _built(plan)
-    _fill(model, state, plan)
+    model: Any = PlainClip(plan.config) if settings.model == TINY else _built(plan)
+    try:
+        model.load_state_dict(state if settings.model == TINY else _converted(model, state))
+    except (RuntimeError, KeyError, AssertionError, AttributeError, ValueError, IndexError, TypeError) as exc:
+        raise WeightsInvalid(
+            f"{plan.file}: not weights of {plan.space}: {first_line(exc)}",
+            remedy="name the architecture they were trained with, NAME:FILE",
+        ) from exc
     model.eval().requires_grad_(False)
-    visual: Any = model.visual
-    height, width = visual.image_size if isinstance(visual.image_size, Sequence) else (visual.image_size,) * 2
-    if towers == "text":
-        model.visual = nn.Identity()
-    return LoadedClip(
-        **{field.name: getattr(plan, field.name) for field in fields(plan)},
-        visual=None if towers == "text" else visual,
-        text=None if towers == "vision" else model,
-        tokenizer=None if towers == "vision" else _shipped_tokenizer(plan) if shipped else _tokenizer(plan),
-        image_size_hw=(int(height), int(width)),
-        context_length=int(model.context_length),
-    )
+    return LoadedClip(plan, model)
 
 
-def _plan(model: str, models: ModelSettings) -> _Plan:
+def make_plan(model: str, models: ModelSettings) -> Plan:
+    """Return what a value of `clip.model` means; raises as `load_clip`."""
     if model == TINY:
-        file = weights.find(TINY, models)
-        return _plan_folder(file.parent, file, TINY, PLAIN)
+        return _plan_folder(weights.find(TINY, models), TINY, PLAIN)
     path = expanded(model)
-    if model and path.is_dir():
-        file = _weights_in(path)
-        return _plan_folder(path, file, f"{path.resolve().name}@{fingerprint(file)}", CAPTIONS)
-    if path.is_file():
-        return _plan_folder(path.parent, path, f"{path.stem}@{fingerprint(path)}", CAPTIONS)
+    if model and path.exists():
+        file = weights_in(path, HUB_WEIGHTS) if path.is_dir() else path
+        if file is None:
+            raise BackendUnavailable(
+                f"clip.model: {path} holds no weights file, or several", remedy=f"name one of them {HUB_WEIGHTS}"
+            )
+        return _plan_folder(file, f"{file.parent.resolve().name}@{fingerprint(file)}", CAPTIONS)
     name, colon, pretrained = model.partition(":")
     if not colon or not pretrained:
+        from open_clip import list_pretrained
+
+        names = [TINY, *(":".join(pair) for pair in list_pretrained())]
         raise InvalidSetting(
             f"clip.model={model!r} is neither `tiny`, NAME:PRETRAINED, NAME:FILE nor a folder that exists",
-            remedy=f"did you mean {_nearest_weights(model)!r}? see `arr-stream models list`",
+            remedy=f"did you mean {_nearest(model, names, 1)!r}? see `arr-stream models list`",
         )
     return _plan_name(name, pretrained, models)
 
 
-def _plan_name(name: str, pretrained: str, models: ModelSettings) -> _Plan:
+def _nearest(word: str, choices: list[str], most: int = 3) -> str:
+    return ", ".join(difflib.get_close_matches(word, choices, n=most, cutoff=0.0))
+
+
+def _plan_name(name: str, pretrained: str, models: ModelSettings) -> Plan:
     """Return the plan of an open_clip architecture with weights of a known tag or from a file."""
     import open_clip
     from open_clip.pretrained import get_pretrained_cfg, is_pretrained_cfg, list_pretrained_tags_by_model
 
     config = open_clip.get_model_config(name) if ":" not in name else None
     if config is None:
-        near = difflib.get_close_matches(name, open_clip.list_models(), n=3, cutoff=0.0)
         raise InvalidSetting(
-            f"clip.model: open_clip has no architecture {name!r}", remedy=f"nearest: {', '.join(near)}"
+            f"clip.model: open_clip has no architecture {name!r}",
+            remedy=f"nearest: {_nearest(name, open_clip.list_models())}",
         )
-    file = expanded(pretrained)
-    tags = list_pretrained_tags_by_model(name)
+    file, tags = expanded(pretrained), list_pretrained_tags_by_model(name)
     if is_pretrained_cfg(name, pretrained):
         known = get_pretrained_cfg(name, pretrained)
         # Weights trained with QuickGELU give worse results without it, and no error.
         config["quick_gelu"] = known.get("quick_gelu", config.get("quick_gelu", False))
-        tag = f"{name}:{pretrained}"
-        return _Plan(config, weights.find(tag, models), tag, *_statistics([known]), CAPTIONS)
+        space = f"{name}:{pretrained}"
+        return Plan(config, weights.find(space, models), space, *_statistics(known), CAPTIONS)
     if file.is_file():
-        space = f"{name}:{file.stem}@{fingerprint(file)}"
-        return _Plan(config, file, space, *_statistics([get_pretrained_cfg(name, tag) for tag in tags]), CAPTIONS)
+        known = get_pretrained_cfg(name, tags[0]) if tags else {}
+        return Plan(config, file, f"{name}:{file.stem}@{fingerprint(file)}", *_statistics(known), CAPTIONS)
     if file.suffix or len(file.parts) > 1:
         raise BackendUnavailable(f"clip.model: no weights file {pretrained}", remedy="check the path after the colon")
-    near = difflib.get_close_matches(pretrained, tags, n=3, cutoff=0.0)
-    hint = f"{name} has {', '.join(near)}" if near else f"for {name} give the path of a file after the colon"
+    near = _nearest(pretrained, tags)
+    hint = f"{name} has {near}" if near else f"for {name} give the path of a file after the colon"
     raise InvalidSetting(f"clip.model: no weights {pretrained!r} are known for {name}", remedy=hint)
 
 
-def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...]) -> _Plan:
-    """Return the plan of a folder in open_clip's own form."""
-    path = folder / CONFIG_NAME
+def _plan_folder(file: Path, space: str, templates: tuple[str, ...]) -> Plan:
+    """Return the plan of a weights file in a folder in open_clip's own form."""
+    path = file.parent / CONFIG_NAME
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
         config = dict(written["model_cfg"])
-        preprocess = dict(written.get("preprocess_cfg", {}))
         templates = tuple(written.get("prompt_templates", templates))
         if not templates or any(template.count("{}") != 1 for template in templates):
             raise ValueError("every text of prompt_templates needs one {}")
         if not isinstance(config.get("vision_cfg"), dict) or not isinstance(config.get("text_cfg"), dict):
             raise ValueError("vision_cfg and text_cfg are objects")
-        mean, std = _statistics([preprocess])
+        mean, std = _statistics(dict(written.get("preprocess_cfg", {})))
         if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
             raise ValueError("mean and std are three numbers each, std above 0")
     except FileNotFoundError as exc:
         raise InvalidSetting(
-            f"clip.model: {folder} holds no {CONFIG_NAME}",
+            f"clip.model: {file.parent} holds no {CONFIG_NAME}",
             remedy="write NAME:FILE to use an architecture of open_clip's",
         ) from exc
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
@@ -201,38 +186,17 @@ def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...
             f"clip.model: {path} is not a configuration of open_clip: {type(exc).__name__}: {exc}",
             remedy="it needs model_cfg and may have preprocess_cfg and prompt_templates",
         ) from exc
-    if (file.parent / "bpe.txt.gz").is_file():
+    vocabulary = file.parent / "bpe.txt.gz"
+    if vocabulary.is_file():
         text = config["text_cfg"]
-        own = {"bpe_path": str(file.parent / "bpe.txt.gz")}
-        config["text_cfg"] = {**text, "tokenizer_kwargs": {**text.get("tokenizer_kwargs", {}), **own}}
-    return _Plan(config, file, space, mean, std, templates)
+        options = {**text.get("tokenizer_kwargs", {}), "bpe_path": str(vocabulary)}
+        config["text_cfg"] = {**text, "tokenizer_kwargs": options}
+    return Plan(config, file, space, mean, std, templates)
 
 
-def _weights_in(folder: Path) -> Path:
-    for name in _WEIGHT_NAMES:
-        if (folder / name).is_file():
-            return folder / name
-    suffixes = (".safetensors", ".bin", ".pt", ".pth")
-    others = sorted(p for p in folder.iterdir() if p.suffix in suffixes and p.name != weights.PCA_NAME)
-    if len(others) == 1:
-        return others[0]
-    found = f"{len(others)} weights files" if others else "no weights file"
-    raise BackendUnavailable(f"clip.model: {folder} holds {found}", remedy=f"name one {_WEIGHT_NAMES[0]}")
-
-
-def _statistics(entries: list[dict[str, Any]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and deviation that all entries share; OpenAI's if there are none or they differ."""
-    found = {
-        (tuple(entry.get("mean") or _OPENAI_MEAN), tuple(entry.get("std") or _OPENAI_STD)) for entry in entries if entry
-    }
-    return found.pop() if len(found) == 1 else (_OPENAI_MEAN, _OPENAI_STD)
-
-
-def _nearest_weights(model: str) -> str:
-    from open_clip import list_pretrained
-
-    names = [TINY, *(":".join(pair) for pair in list_pretrained())]
-    return difflib.get_close_matches(model, names, n=1, cutoff=0.0)[0]
+def _statistics(entry: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and deviation of pixels in a preprocessing configuration; OpenAI's by default."""
+    return tuple(entry.get("mean") or _OPENAI_MEAN), tuple(entry.get("std") or _OPENAI_STD)
 
 
 def fingerprint(file: Path) -> str:
@@ -244,7 +208,7 @@ def fingerprint(file: Path) -> str:
         return hashlib.sha256(str(size).encode() + head + stream.read(edge)).hexdigest()[:8]
 
 
-def _built(plan: _Plan) -> Any:
+def _built(plan: Plan) -> Any:
     """Return the architecture with random weights; parts that need the hub are refused."""
     import open_clip
 
@@ -270,7 +234,7 @@ def _built(plan: _Plan) -> Any:
         ) from exc
 
 
-def _check_fits(vision: Mapping[str, Any], text: Mapping[str, Any], plan: _Plan) -> None:
+def _check_fits(vision: Mapping[str, Any], text: Mapping[str, Any], plan: Plan) -> None:
     """Reject, before building it, an architecture too large for the weights file: it could take unbounded memory."""
     least = _least_bytes(text, 512) + _number(text, "vocab_size", 49_408) * _number(text, "width", 512)
     if not vision.get("timm_model_name"):
@@ -287,8 +251,6 @@ def _check_fits(vision: Mapping[str, Any], text: Mapping[str, Any], plan: _Plan)
 def _least_bytes(tower: Mapping[str, Any], width: float) -> float:
     """Estimate a tower's least file size: a byte a number, and a kilobyte a layer for its tensors' names."""
     layers, width = _number(tower, "layers", 12), _number(tower, "width", width)
-    if isinstance(tower.get("layers"), list):  # A residual network, whose layers hold less.
-        return layers * width**2
     return layers * (width**2 * (4 + 2 * _number(tower, "mlp_ratio", 4)) + 1000)
 
 
@@ -300,62 +262,34 @@ def _number(section: Mapping[str, Any], key: str, default: float) -> float:
     return sum(abs(one) for one in found) if found else default
 
 
-def _fill(model: Any, state: dict[str, Tensor], plan: _Plan) -> None:
-    """Give the model its weights."""
-    try:
-        if not isinstance(model, PlainClip):
-            state = _converted(model, state)
-        wrong = _differences(model.state_dict(), state)
-        if not wrong:
-            model.load_state_dict(state, strict=True)
-    except (RuntimeError, KeyError, AssertionError, AttributeError, ValueError, IndexError, TypeError) as exc:
-        wrong = f"{type(exc).__name__}: {exc}"
-    if wrong:
-        raise WeightsInvalid(
-            f"{plan.file}: not weights of {plan.space}: {wrong}",
-            remedy="name the architecture they were trained with, NAME:FILE",
-        )
-
-
 def _converted(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights under the model's own names, converted as by open_clip's own loader."""
     from open_clip.convert import convert_state_dict
     from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
 
-    state = convert_state_dict(model, state)
+    # The CPU cannot resize positions in half precision.
+    state = convert_state_dict(model, {name: tensor.float() for name, tensor in state.items()})
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
-    for name in ("logit_scale", "logit_bias"):
-        ours = getattr(model, name, None)
-        if name in state and ours is not None:
-            state[name] = state[name].reshape(ours.shape)
-    if "logit_bias" not in state and model.logit_bias is not None:
-        state["logit_bias"] = torch.zeros_like(model.logit_bias)
-    for name in ("visual.positional_embedding", "positional_embedding", "text.positional_embedding"):
-        if name in state:
-            state[name] = state[name].float()  # the CPU cannot resize in half precision
+    # Scale and bias of the training loss are not used, and files hold them in several shapes or not at all.
+    loss = ("logit_scale", "logit_bias")
+    state = {name: tensor for name, tensor in state.items() if name not in loss}
+    state |= {name: tensor for name, tensor in model.state_dict().items() if name in loss}
     resize_pos_embed(state, model)
     resize_text_pos_embed(state, model)
     return state
 
 
-def _differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
-    """Return the differences of names and shapes; empty if they agree."""
-    missing, extra = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
-    said = [
-        f"{len(names)} {kind} (such as {names[0]})"
-        for names, kind in ((missing, "missing"), (extra, "unknown"))
-        if names
-    ]
-    for name in sorted(ours.keys() & theirs.keys()):
-        if ours[name].shape != theirs[name].shape:
-            return ", ".join([*said, f"{name} is {list(theirs[name].shape)}, expected {list(ours[name].shape)}"])
-    return ", ".join(said)
+def make_tokenizer(plan: Plan) -> Tokenizer:
+    """Return the tokeniser that belongs to the model, from files on disk alone.
 
-
-def _tokenizer(plan: _Plan) -> Tokenizer:
-    """Return the tokeniser that belongs to the model, from files on disk alone."""
+    Raises:
+        BackendUnavailable: Its files or its package are missing.
+        WeightsInvalid: It is damaged, or has more tokens than the model.
+    """
     text = plan.config["text_cfg"]
+    if plan.space == TINY:
+        return _shipped_tokenizer(plan)
     options = {key: value for key, value in text.get("tokenizer_kwargs", {}).items() if key != "reduction_mask"}
     length = int(text.get("context_length", 77))
     if text.get("hf_tokenizer_name"):
@@ -377,7 +311,7 @@ def _tokenizer(plan: _Plan) -> Tokenizer:
     return Tokenizer(lambda words: [simple.sot_token_id, *simple.encode(words), simple.eot_token_id], simple)
 
 
-def _shipped_tokenizer(plan: _Plan) -> Tokenizer:
+def _shipped_tokenizer(plan: Plan) -> Tokenizer:
     pairs = byte_pairs(plan.file.parent / "bpe.txt.gz")
     length, start = int(plan.config["text_cfg"]["context_length"]), pairs.get_vocab_size()
 
@@ -394,7 +328,7 @@ def _shipped_tokenizer(plan: _Plan) -> Tokenizer:
     return Tokenizer(encode, batch)
 
 
-def _hub_tokenizer(plan: _Plan, length: int, options: dict[str, Any]) -> Tokenizer:
+def _hub_tokenizer(plan: Plan, length: int, options: dict[str, Any]) -> Tokenizer:
     folder = plan.file.parent
     if not (folder / "tokenizer.json").is_file():
         raise BackendUnavailable(
