@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from arr_stream.keyframes.embeddings.projection import MAX_QUERY_ROWS, centred, product
+from arr_stream.keyframes.embeddings.pca import MAX_QUERY_ROWS, centred, product
 from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, SemanticSpace
 from arr_stream.types import Embedding, FloatArray
 from tests.test_projection import pca_of, unit

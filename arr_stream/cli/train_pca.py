@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from arr_stream.cli.console import Advance, counting, err, interrupted, out
+from arr_stream.cli.console import counting, err, interrupted, out
 from arr_stream.cli.measuring import Overrides, Preset
 from arr_stream.errors import InvalidSetting, SourceDamaged
 
 if TYPE_CHECKING:
-    from arr_stream.keyframes.base import Embedder
-    from arr_stream.keyframes.embeddings.pca import Pca, StreamingPca
     from arr_stream.types import Frame
 
 REPORTED_COMPONENTS = (8, 15, 16, 32, 64)
@@ -41,16 +39,27 @@ def train_pca(
     """
     from arr_stream.config import Settings
     from arr_stream.files import prepare_output, written_whole
+    from arr_stream.keyframes.base import KeyframeInput
     from arr_stream.keyframes.embeddings.clip import ClipEmbedder
+    from arr_stream.keyframes.embeddings.pca import StreamingPca
+    from arr_stream.types import Grid
 
     settings = Settings.load(preset, overrides or ())
     # Before the model is loaded: an unwritable output is reported at once.
     prepare_output(output, force)
+    gathered: StreamingPca | None = None
     try:
         embedder = ClipEmbedder(settings.clip, settings.models)
         with counting() as advance:
-            frames = _frames(sources, every_seconds, settings.source.max_pixels)
-            gathered = gather(frames, embedder, settings.grid.max_pixels, max_vectors, advance)
+            for count, frame in enumerate(_frames(sources, every_seconds, settings.source.max_pixels), start=1):
+                grid = Grid.for_size(frame.size_wh, max_pixels=settings.grid.max_pixels)
+                values = embedder.embed(KeyframeInput(frame, grid)).values
+                gathered = gathered or StreamingPca(len(values))
+                gathered.add(values.reshape(len(values), -1).T[: max_vectors - gathered.count])
+                advance(f"{gathered.count} features of {count} pictures", gathered.count, max_vectors)
+                if gathered.count >= max_vectors:
+                    break
+        assert gathered is not None, "a source without frames is an error"
         if gathered.count < components:
             raise InvalidSetting(
                 f"{gathered.count} features for --components {components}",
@@ -61,41 +70,13 @@ def train_pca(
             pca.save(partial)
     except KeyboardInterrupt:
         raise interrupted(", nothing was written") from None
-    _report(gathered, pca)
+    out.print(f"{pca.space}: {pca.count} features of {pca.dimensions} numbers", markup=False)
+    table = Table("directions", "variance kept")
+    for kept in REPORTED_COMPONENTS:
+        if kept <= pca.components:
+            table.add_row(str(kept), f"{pca.variance_kept(kept):.3f}")
+    out.print(table)
     err.print(f"wrote {output}; use it with --set clip.pca={output}", soft_wrap=True, markup=False)
-
-
-def gather(
-    frames: Iterator[Frame], embedder: Embedder, max_pixels: int, max_vectors: int, advance: Advance
-) -> StreamingPca:
-    """Return mean and covariance of the features of frames, from at most `max_vectors` features.
-
-    Args:
-        frames: At least one.
-        embedder: Computes the features.
-        max_pixels: Larger frames are scaled down to this first, as in a stream.
-        max_vectors: Largest number of features.
-        advance: Called after every picture with the number of features so far.
-
-    Raises:
-        KeyframeFailed: The embedder returns values that are not numbers.
-    """
-    from arr_stream.keyframes.base import KeyframeInput
-    from arr_stream.keyframes.embeddings.pca import StreamingPca
-    from arr_stream.types import Grid
-
-    gathered: StreamingPca | None = None
-    for count, frame in enumerate(frames, start=1):
-        values = embedder.embed(KeyframeInput(frame, Grid.for_size(frame.size_wh, max_pixels=max_pixels))).values
-        gathered = gathered or StreamingPca(values.shape[0])
-        vectors = values.reshape(values.shape[0], -1).T
-        gathered.add(vectors[: max_vectors - gathered.count])
-        advance(f"{gathered.count} features of {count} pictures", gathered.count, max_vectors)
-        if gathered.count >= max_vectors:
-            break
-    if gathered is None:
-        raise ValueError("no frames to learn from")
-    return gathered
 
 
 def _frames(sources: Sequence[str], every_seconds: float, max_pixels: int) -> Iterator[Frame]:
@@ -113,12 +94,3 @@ def _frames(sources: Sequence[str], every_seconds: float, max_pixels: int) -> It
                         yield frame
             except SourceDamaged as exc:
                 err.print(f"note: {exc.message}; the rest is used", soft_wrap=True, markup=False)
-
-
-def _report(gathered: StreamingPca, pca: Pca) -> None:
-    out.print(f"{pca.space}: {pca.count} features of {pca.dimensions} numbers", markup=False)
-    table = Table("directions", "variance kept")
-    for components in REPORTED_COMPONENTS:
-        if components <= pca.dimensions:
-            table.add_row(str(components), f"{gathered.variance_kept(components):.3f}")
-    out.print(table)

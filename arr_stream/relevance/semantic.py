@@ -16,9 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from arr_stream.errors import WeightsInvalid
-from arr_stream.keyframes.base import TextEncoder
-from arr_stream.keyframes.embeddings.pca import CHANNELS, Pca, adapted, unknown
-from arr_stream.keyframes.embeddings.projection import Projection, centred, make_projection, product
+from arr_stream.keyframes.base import EMBEDDING_CHANNELS, TextEncoder
+from arr_stream.keyframes.embeddings.pca import Pca, Projection, adapted, centred, make_projection, product, unknown
 from arr_stream.types import Embedding, FloatArray
 
 GENERIC = (
@@ -88,7 +87,7 @@ class SemanticSpace:
         self._means_to_learn = KEYFRAMES_TO_LEARN if pca is None else 0
         self._null = Null(generic.shape[1])
         self._projection: Projection | None = None
-        self._coordinates = np.zeros((0, CHANNELS), np.float32)
+        self._coordinates = np.zeros((0, EMBEDDING_CHANNELS), np.float32)
         self._last: tuple[Embedding, FloatArray, FloatArray] | None = None
         self.version = 0
         """Version number; it grows when earlier channels are no longer comparable with new ones."""
