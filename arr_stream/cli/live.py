@@ -59,13 +59,24 @@ def stream(
     plan = None if question is None else options.make_plan(question, every, watch, otherwise="change")
     settings = options.load_settings(preset, overrides, budget=budget, model=model, endpoint=endpoint).for_live()
 
-    from arr_stream.cli.live_run import Watched, run_live
+    from arr_stream.cli.live_run import run_live
+    from arr_stream.relevance.query import make_queries
+    from arr_stream.relevance.question import sought
+    from arr_stream.vlm import answering
 
+    texts = query
+    if question is not None:
+        settings = answering(settings)
+        texts = sought(question) if query is None else query
+    queries = make_queries(texts or (), region, example)
     run_live(
         camera_source(source) if ctx.info_name == "webcam" or source.isdecimal() else source,
         settings,
-        Watched(query, region, example, plan, when, post),
+        queries,
         Outputs(output, patches, report, force, settings.video.view, live=True),
+        plan=plan,
+        rules=options.alert_rules(when, settings, queries, answers=plan is not None),
+        webhooks=options.make_webhooks(post),
         headless=headless,
         duration=duration,
         max_frames=max_frames,

@@ -4,65 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from arr_stream.cli.console import Log, Reporter, counted, reporting
 from arr_stream.cli.models import fetch_needed
-from arr_stream.cli.options import alert_rules, make_webhooks, without_skipping
+from arr_stream.cli.options import without_skipping
 from arr_stream.cli.running import Figures, Outputs, counts, finish, make_watcher, run_told, stop_on_signals, wrote
 from arr_stream.config import Settings
 from arr_stream.live.alerts import Alerts
 from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.live.window import Feed, LiveWindow
-from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.relevance.query import Query, make_queries
-from arr_stream.relevance.question import sought
+from arr_stream.relevance.query import Query
 from arr_stream.run import RunResult
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live import SourceState, open_live
 from arr_stream.threads import prepare_for_live
-from arr_stream.vlm import answering, make_session
+from arr_stream.vlm import make_session
 from arr_stream.vlm.watcher import Plan
 
 _GRACE_SECONDS = 1.0
 """Seconds that an ending run may wait for its next frame."""
-_POLL_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class Watched:
-    """Queries of a live run, its question to a model, and its alerts."""
-
-    texts: Sequence[str] | None
-    region: str | None
-    example: Path | None
-    plan: Plan | None
-    when: Sequence[str] | None
-    post: Sequence[str] | None
-
-    def queries(self) -> list[Query]:
-        """Return the queries; without any text, those derived from the question.
-
-        Raises:
-            QueryError: See `arr_stream.errors`.
-        """
-        derived = sought(self.plan.question) if self.plan is not None else []
-        return make_queries(derived if self.texts is None else self.texts, self.region, self.example)
 
 
 def run_live(
     source: str,
     settings: Settings,
-    watched: Watched,
+    queries: Sequence[Query],
     write: Outputs,
     *,
+    plan: Plan | None,
+    rules: Sequence[str],
+    webhooks: Sequence[Webhook],
     headless: bool,
     duration: float | None,
     max_frames: int | None,
@@ -74,11 +52,7 @@ def run_live(
         ArrStreamError: An error prevented the run or ended it early.
     """
     prepare_for_live()
-    plan = watched.plan
-    settings = settings if plan is None else answering(settings)
     write.check(source.removeprefix("loop:"))
-    queries = watched.queries()
-    rules = alert_rules(watched.when, watched.post, settings, queries, answers=plan is not None)
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:
         window = None if headless else stack.enter_context(contextlib.closing(LiveWindow()))
@@ -92,15 +66,22 @@ def run_live(
             session = stack.enter_context(contextlib.closing(make_session(settings)))
         states = SourceStates(reporter)
         opened = open_live(source, settings, on_state=states.update)
-        stream = stack.enter_context(LimitedStream(opened, settings, queries, on_notice=reporter.notice))
-        stream.max_frames = max_frames
+        stream = stack.enter_context(
+            LiveStream(opened, settings, queries, on_notice=reporter.notice, max_frames=max_frames)
+        )
         feed, figures = Feed(lambda: stream.dropped), Figures()
-        alerts = [_alerts(rules, make_webhooks(watched.post), stream, reporter)] if rules else []
+        alerts = [_alerts(rules, webhooks, stream, reporter)] if rules else []
         consumers = write.consumers(stream)
         for consumer in (*alerts, *consumers):
             stack.callback(consumer.close)
-        stop = stack.enter_context(stop_on_signals())
-        stack.enter_context(_ended_in_time(stream, stop, duration))
+        # Closing the source ends a run that waits for a frame.
+        stop = stack.enter_context(
+            stop_on_signals(on_stop=lambda: threading.Timer(_GRACE_SECONDS, opened.close).start())
+        )
+        if duration is not None:
+            timer = threading.Timer(duration, opened.close)
+            timer.start()
+            stack.callback(timer.cancel)
         watcher = live = None
         if session is not None and plan is not None:
             watcher, live = make_watcher(session, plan, stream, reporter=reporter, stop=stop, beside=True)
@@ -118,27 +99,10 @@ def run_live(
             # The user ended a stream that delivered no more frames; it reports "finished".
             result = replace(result, reason="interrupted")
         if result.frames:
-            reporter.done(last_word(result, figures, stream.source.stats, shown_age_ms, write.written))
+            reporter.done(_last_word(result, figures, stream.source.stats, shown_age_ms, write.written))
     finish(result)
     if watcher is not None and watcher.failure is not None and not watcher.answered:
         raise watcher.failure
-
-
-class LimitedStream(LiveStream):
-    """Live stream that ends after `max_frames` frames.
-
-    Attributes:
-        max_frames: None for no end.
-    """
-
-    max_frames: int | None = None
-
-    def __iter__(self) -> Iterator[PatchSet]:
-        for count, patches in enumerate(super().__iter__(), 1):
-            yield patches
-            if count == self.max_frames:
-                self.close()
-                return
 
 
 class SourceStates:
@@ -197,31 +161,7 @@ def _beside(process: Callable[[], RunResult], show: Callable[..., None], stream:
     return outcome.result()
 
 
-@contextlib.contextmanager
-def _ended_in_time(stream: LiveStream, stop: threading.Event, duration_seconds: float | None) -> Iterator[None]:
-    """End a stream when the user stops it or its time is up, even if no frame arrives to trigger the check."""
-    until = None if duration_seconds is None else time.monotonic() + duration_seconds
-    done = threading.Event()
-
-    def work() -> None:
-        while not done.wait(_POLL_SECONDS):
-            stopped = stop.is_set()
-            if stopped and done.wait(_GRACE_SECONDS):
-                return
-            if stopped or (until is not None and time.monotonic() >= until):
-                stream.source.close()
-                return
-
-    thread = threading.Thread(target=work, name="arr-stream-ending", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def last_word(
+def _last_word(
     result: RunResult, figures: Figures, stats: SourceStats, shown_age_ms: float | None, written: Sequence[Path]
 ) -> str:
     """Return one line about a live run."""

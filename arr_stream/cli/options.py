@@ -138,22 +138,21 @@ def needs(option: str, others: Mapping[str, object], remedy: str | None = None) 
 
 def alert_rules(
     when: Sequence[str] | None,
-    post: Sequence[str] | None,
     settings: Settings,
     queries: Sequence[AnyQuery],
     *,
     answers: bool = True,
 ) -> tuple[str, ...]:
-    """Return the rules; check them, and the addresses, before anything is opened.
+    """Return the rules, checked before anything is opened.
 
     Args:
-        when, post: Values of `--when` and `--post`.
+        when: Values of `--when`.
         settings: Settings of the streams.
         queries: Queries of the streams; a rule about relevance would never fire if no query is understood.
         answers: True if a model will answer; otherwise a rule about answers would never fire.
 
     Raises:
-        InvalidSetting: A rule or an address is malformed, or a rule can never fire.
+        InvalidSetting: A rule is malformed, or can never fire.
     """
     from arr_stream.keyframes.objects import detected_labels
     from arr_stream.live.alerts import parse_rule
@@ -171,7 +170,6 @@ def alert_rules(
                 f"rule {rule.text!r} never holds: no word of {named} is understood",
                 remedy="use words of docs/queries.md; objects need a detector, other words --preset plain_words",
             )
-    make_webhooks(post)
     return tuple(dict.fromkeys(rule.text for rule in rules))
 
 

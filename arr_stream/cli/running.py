@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -139,10 +139,11 @@ class Outputs:
 
 
 @contextmanager
-def stop_on_signals(*, hangup: bool = False) -> Iterator[threading.Event]:
+def stop_on_signals(*, hangup: bool = False, on_stop: Callable[[], object] | None = None) -> Iterator[threading.Event]:
     """Yield an event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C interrupts at once.
 
     Args:
+        on_stop: Called once, when the event is set.
         hangup: Set the event too if the terminal goes away, unless that signal is ignored, as under nohup.
     """
     stop = threading.Event()
@@ -150,6 +151,8 @@ def stop_on_signals(*, hangup: bool = False) -> Iterator[threading.Event]:
     def handle(number: int, _frame: object) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if on_stop is not None and not stop.is_set():
+            on_stop()
         stop.set()
 
     numbers = [signal.SIGINT, signal.SIGTERM]

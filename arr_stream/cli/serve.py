@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arr_stream.cli import options
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Log, print_line, say, say_json
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Log, Reporter, print_line
 from arr_stream.cli.models import fetch_needed
 from arr_stream.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from arr_stream.live.publishing import Event, EventHub
     from arr_stream.web.access import Access
 
@@ -27,7 +25,6 @@ TOKEN_VARIABLE = "ARR_STREAM_TOKEN"
 _CAMERAS = "cameras"
 """Value of `--allow` that allows every camera of this machine."""
 _NEXT_ATTEMPT = re.compile(r"; next attempt in \d+ s$")
-
 
 _ACCESS = "Access"
 """Panel of the help."""
@@ -112,7 +109,8 @@ def serve(
         folders=tuple(map(Path, folders)),
     )
     hub = EventHub()
-    rules = options.alert_rules(when, post, settings, [parse_text(text) for text in query])
+    rules = options.alert_rules(when, settings, [parse_text(text) for text in query])
+    options.make_webhooks(post)
     names = allow_host or ()
     make_access(host, token=token, names=names)
     if len(sources) > settings.live.max_streams:
@@ -135,14 +133,10 @@ def serve(
         serving = Serving(streams, door, allowed, loaded.descriptions, model_name(sessions.name))
         stop = stack.enter_context(stop_on_signals())
         teller = _Teller(hub, stop, log)
-        stack.enter_context(teller.telling())
         for source in sources:
             streams.add(source, query=query, preset=loaded.first)
 
-        def ready() -> None:
-            _tell_address(door)
-
-        run_server(serving, listener, stop=stop, on_ready=ready, on_error=teller.error)
+        run_server(serving, listener, stop=stop, on_ready=partial(_tell_address, door), on_error=teller.error)
     raise typer.Exit(INTERRUPTED_EXIT_CODE)
 
 
@@ -175,74 +169,48 @@ class _Teller:
     def __init__(self, hub: EventHub, stop: threading.Event, log: Log) -> None:
         from arr_stream.live.publishing import Subscription
 
-        self._hub = hub
         self._stop = stop
-        self._log = log
-        self._told: dict[str, set[tuple[str, str | None]]] = {}
-        self._ended = False
-        self._rung = threading.Event()
-        self._subscription = Subscription(self._rung.set, kinds={"notice", "alert", "state"})
-        self._thread = threading.Thread(target=self._work, name="arr-stream-teller", daemon=True)
-
-    @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """Report events until the end of the block, including all that arrived by then."""
-        if self._log is Log.QUIET:
-            yield
-            return
-        self._hub.subscribe(self._subscription)
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._hub.unsubscribe(self._subscription)
-            self._ended = True
-            self._rung.set()
-            self._thread.join(2.0)
+        self._reporter = Reporter(log)
+        self._told: dict[str, set[tuple[str, str]]] = {}
+        self._turn = threading.Lock()
+        self._subscription = Subscription(self._work, kinds={"notice", "alert", "state"})
+        hub.subscribe(self._subscription)
 
     def error(self, error: Exception) -> None:
         """Report an unexpected error of the server."""
         from arr_stream.plain_text import one_line
 
         text = one_line(f"{type(error).__name__}: {error}")
-        self._say(f"arr-stream: internal error while answering a request: {text}", event="error", text=text)
+        Reporter(Log.JSON if self._reporter.log is Log.JSON else Log.TEXT).tell(
+            f"arr-stream: internal error while answering a request: {text}", "error", text=text
+        )
 
     def _work(self) -> None:
-        ended = False
-        while not ended:
-            self._rung.wait()
-            self._rung.clear()
-            # Read before the events: every event from before the end is reported.
-            ended = self._ended
+        # A terminal that is gone must not end the stream that reports.
+        with self._turn, contextlib.suppress(OSError):
             for event in self._subscription.drain():
                 self._tell(event)
 
     def _tell(self, event: Event) -> None:
-        stream = event.get("stream", "")
+        tell, stream = self._reporter.tell, event.get("stream", "")
         if event["type"] == "notice":
-            self._say(f"{stream}: note: {event['text']}", event="notice", stream=stream, text=event["text"])
+            tell(f"{stream}: note: {event['text']}", "notice", stream=stream, text=event["text"])
         elif event["type"] == "alert":
-            self._say(f"{stream}: alert: {event['rule']}: {event['message']}", **{**event, "event": "alert"})
+            fields = {key: value for key, value in event.items() if key != "type"}
+            tell(f"{stream}: alert: {event['rule']}: {event['message']}", "alert", **fields)
         elif event["type"] == "state":
             status = event["status"]
-            state, message = status["state"], status["message"]
-            if self._is_new(stream, state, message):
-                why = f": {message}" if message else ""
-                self._say(
-                    f"{stream} ({status['source']}): {state}{why}",
-                    event="state",
-                    stream=stream,
-                    source=status["source"],
-                    state=state,
-                    message=message,
-                )
+            about = {key: status[key] for key in ("source", "state", "message")}
+            if self._is_new(stream, status["state"], status["message"] or ""):
+                why = f": {status['message']}" if status["message"] else ""
+                tell(f"{stream} ({status['source']}): {status['state']}{why}", "state", stream=stream, **about)
 
-    def _is_new(self, stream: str, state: str, message: str | None) -> bool:
+    def _is_new(self, stream: str, state: str, message: str) -> bool:
         """Return True if no similar message was printed since the last frame arrived: retries repeat theirs."""
         if self._stop.is_set() and state == "ended":
             return False
         told = self._told.setdefault(stream, set())
-        entry = state, None if message is None else _NEXT_ATTEMPT.sub("", message)
+        entry = state, _NEXT_ATTEMPT.sub("", message)
         if state in ("live", "paused", "ended"):
             new = told != {entry}
             told.clear()
@@ -250,9 +218,3 @@ class _Teller:
             new = entry not in told
         told.add(entry)
         return new
-
-    def _say(self, line: str, **fields: object) -> None:
-        if self._log is Log.JSON:
-            say_json(**fields)
-        else:
-            say(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -70,6 +71,7 @@ class LiveStream(Stream):
     Args:
         source, settings, queries: See `Stream`.
         pool: Lends keyframe workers that other streams share; None for own workers.
+        max_frames: The stream ends after so many frames; None for no end.
         on_notice: Called, from any thread, with one line about a command that failed after it was accepted.
     """
 
@@ -80,6 +82,7 @@ class LiveStream(Stream):
         queries: Sequence[Query] = (),
         *,
         pool: WorkerPool | None = None,
+        max_frames: int | None = None,
         on_notice: Callable[[str], None] | None = None,
     ) -> None:
         self.pointer = PointerGaze()
@@ -89,6 +92,7 @@ class LiveStream(Stream):
         self._untold: list[str] = []
         self._pool = pool
         self._models_ready = False
+        self._max_frames = max_frames
         self._on_notice = on_notice
         self._loading = False
         self._coming: KeyframeProvider | None = None
@@ -145,7 +149,7 @@ class LiveStream(Stream):
     def __iter__(self) -> Iterator[PatchSet]:
         noted = 0
         try:
-            for frame in self._frames():
+            for frame in itertools.islice(self._frames(), self._max_frames):
                 if frame.size_wh != self._size_wh:
                     # The pipeline does the same with its own queries.
                     self.queries = resized_queries(self.queries, self._size_wh, frame.size_wh)
