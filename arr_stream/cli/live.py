@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -64,11 +65,11 @@ def stream(
     from arr_stream.relevance.question import sought
     from arr_stream.vlm import answering
 
-    texts = query
+    texts: Sequence[str] = query or ()
     if question is not None:
         settings = answering(settings)
         texts = sought(question) if query is None else query
-    queries = make_queries(texts or (), region, example)
+    queries = make_queries(texts, region, example)
     run_live(
         camera_source(source) if ctx.info_name == "webcam" or source.isdecimal() else source,
         settings,
