@@ -84,13 +84,6 @@ def test_a_scene_that_does_not_change_is_answered_about_once(run: Run, tiny_qwen
     assert sum(feeding["sent"] for feeding in fed(path)) <= cells, "what has not changed is not sent again"
 
 
-def test_the_last_seconds_alone(ask: Ask, tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    assert ask("--last", 0.5, "--patches", path)[0] == 0
-    frames = read_records(path)[1]
-    assert len(frames) == 5 and frames[0].pts_seconds == pytest.approx(1.5, abs=0.01)
-
-
 def test_a_small_context_is_rebuilt_and_never_exceeded(ask: Ask, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     small = ("--set", "vlm.context_tokens=128", "--set", "selection.novelty=off")

@@ -75,8 +75,6 @@ TABLE = [
     ("ask what? CLIP", 51, 'the video comes first, then the question; arr-stream ask CLIP "what?"'),
     (f"{ASK} --every 1 --watch", 51, "choose one"),
     (f"{ASK} --every -1", 51, "above 0"),
-    (f"{ASK} --last 0", 51, "above 0"),
-    (f"{ASK} --last 1 --start 1", 51, "one or the other"),
     (f"{STREAM} --every 2", 51, "--question"),
     (f"{STREAM} {ENDPOINT}", 51, "--question"),
     (f"{STREAM} --question ' '", 30, "empty"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions, token_positions
 from arr_stream.vlm.qwen3_vl.session import QwenSession
-from arr_stream.web.sessions import DeferredSession
+from arr_stream.web.sessions import SharedSession
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 from tests.conftest import Run
 
@@ -126,7 +127,7 @@ def test_a_deferred_session_is_made_by_the_first_question(tiny: LoadedModel) -> 
 
     settings = answering(Settings.load(None, ["keyframes.text=none", "selection.budget=40"]))
     at_once, make = QwenSession(tiny, settings), _Broken(QwenSession(tiny, settings))
-    deferred = DeferredSession(TINY, make)
+    deferred = SharedSession(TINY, make, threading.Lock(), late=True)
     with arr_stream.open(SHAPES, query="circle", settings=settings, max_frames=3) as stream:
         shown = [(stream.frame, patches) for patches in stream]
     for frame, patches in shown:

@@ -25,14 +25,8 @@ _WATCH = "Process a live source: choose the cells of each frame, show and record
 
 COMMANDS = {
     "process": ("process:process", "Choose the cells of every frame and write the requested outputs."),
-    "batch": (
-        "batch:batch",
-        "Process many videos in parallel; run the same command again to resume.",
-    ),
-    "replay": (
-        "replay:replay",
-        "Repeat a recorded run and compare the results.",
-    ),
+    "batch": ("batch:batch", "Process many videos in parallel; run the same command again to resume."),
+    "replay": ("replay:replay", "Repeat a recorded run and compare the results."),
     "ask": (
         "ask:ask",
         "Show a video to a model and ask it a question, at the end, at an interval, or when the scene changes.",

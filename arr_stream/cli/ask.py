@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +15,7 @@ from arr_stream.cli.running import Figures, Outputs, finish, last_word, make_wat
 from arr_stream.errors import EmptyQuery, InvalidSetting
 
 if TYPE_CHECKING:
-    from arr_stream.config import Settings
+    pass
 
 
 def ask(
@@ -37,9 +36,6 @@ def ask(
     force: options.Force = False,
     start: options.Start = None,
     end: options.End = None,
-    last: Annotated[
-        float | None, options.option("Only the last so many seconds (of a pipe, the next).", options.READ)
-    ] = None,
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     log: options.LogOption = Log.TEXT,
@@ -48,7 +44,12 @@ def ask(
 
     The model sees the cells that --query, or else the question, makes relevant. Answers go to standard output.
     """
-    _check_question(question)
+    if not question.strip():
+        raise EmptyQuery("the question is empty", remedy='ask something: arr-stream ask VIDEO "question"')
+    try:
+        question.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidSetting("the question is not valid UTF-8", remedy="check the terminal's encoding") from exc
     if not os.path.lexists(source) and os.path.lexists(question):
         raise InvalidSetting(
             f"{question}: the video comes first, then the question", remedy=f'arr-stream ask {question} "{source}"'
@@ -69,20 +70,10 @@ def ask(
 
     write = Outputs(output, patches, report, force, settings.video.view)
     write.check(source)
-    if last is not None:
-        if start is not None or end is not None:
-            raise InvalidSetting("--last cannot be combined with --start or --end", remedy="give one or the other")
-        start, end = _last_seconds(last, source, settings)
     queries = make_queries(sought(question) if query is None else query, region, example)
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:
-        stream = arr_stream.open(
-            source,
-            queries=queries,
-            settings=settings,
-            start_seconds=start,
-            end_seconds=end,
-        )
+        stream = arr_stream.open(source, queries=queries, settings=settings, start_seconds=start, end_seconds=end)
         stack.enter_context(stream)
         consumers = write.consumers(stream, Question(text=redact_url(question), when=plan.when, every_seconds=every))
         # Last, since loading takes longest: every other error is reported before, and Ctrl-C still ends at once.
@@ -101,31 +92,3 @@ def ask(
     finish(result)
     if watcher.failure is not None and not watcher.answered:
         raise watcher.failure
-
-
-def _check_question(question: str) -> None:
-    if not question.strip():
-        raise EmptyQuery("the question is empty", remedy='ask something: arr-stream ask VIDEO "question"')
-    try:
-        question.encode()
-    except UnicodeEncodeError as exc:
-        raise InvalidSetting("the question is not valid UTF-8", remedy="check the terminal's encoding") from exc
-
-
-def _last_seconds(last: float, source: str, settings: Settings) -> tuple[float | None, float | None]:
-    """Return the start and the end, in seconds, of the last part of a source.
-
-    A pipe has no known end: its next seconds are read instead.
-    """
-    if not last > 0:
-        raise InvalidSetting(f"--last {last:g}", remedy="give seconds above 0")
-    path = Path(source)
-    if path.exists() and not path.is_file() and not path.is_dir():
-        return None, last
-    from arr_stream.sources import open_source
-
-    with contextlib.closing(open_source(source, max_pixels=settings.source.max_pixels)) as opened:
-        duration = opened.info.duration_seconds
-    if duration is None:
-        raise InvalidSetting(f"--last: {opened.info.name} its length is unknown", remedy="give --start or --end")
-    return max(0.0, duration - last), None

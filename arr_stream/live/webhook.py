@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from arr_stream.errors import InvalidSetting
 
@@ -51,11 +51,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Webhook:
-    """Address that receives each alert as a JSON object by POST, once more after a failure that may pass.
+    """Address that receives each alert, as `Alert.record`, by POST; once more after a failure that may pass.
 
-    The object is that of `Alert.record`. A thread sends; at most 16 alerts wait. Redirects are not followed. User and
-    password in the address are sent as basic authentication. Notices name the host alone, since addresses of hooks are
-    secrets.
+    A thread sends; at most 16 alerts wait. Redirects are not followed. User and password in the address are sent as
+    basic authentication. Notices name the host alone, since addresses of hooks are secrets.
 
     Args:
         url: An http or https address.
@@ -68,9 +67,9 @@ class Webhook:
     """
 
     def __init__(self, url: str) -> None:
-        self.name = f"POST to {_checked_host(url)}"
+        parts = _checked(url)
+        self.name = f"POST to {parts.netloc.rpartition('@')[2]}"
         self.dropped = 0
-        parts = urlsplit(url)
         self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         self._headers = {"Content-Type": "application/json", "User-Agent": "arr-stream"}
         if parts.username is not None:
@@ -133,20 +132,14 @@ class Webhook:
             return str(getattr(reason, "strerror", None) or type(reason).__name__).lower(), True
 
 
-def _checked_host(url: str) -> str:
-    """Return host and port, for notices.
-
-    Raises:
-        InvalidSetting: Not an address to send to.
-    """
-    remedy = "write such as http://127.0.0.1:8000/alerts"
-    try:
+def _checked(url: str) -> SplitResult:
+    """Return the parts of an http or https address; raise `InvalidSetting` for any other text."""
+    with contextlib.suppress(ValueError):
         parts = urlsplit(url)
-        scheme, host, port = parts.scheme, parts.hostname, parts.port
-    except ValueError as exc:
-        raise InvalidSetting("alerts cannot be sent there: the address is malformed", remedy=remedy) from exc
-    if scheme not in ("http", "https"):
-        raise InvalidSetting(f"alerts cannot be sent by {scheme or 'an address without a scheme'!r}", remedy=remedy)
-    if not host or re.search(r"[\x00-\x20\x7f]", url) or not url.isascii():
-        raise InvalidSetting("alerts cannot be sent there: the address has no host or odd characters", remedy=remedy)
-    return host if port is None else f"{host}:{port}"
+        whole = parts.hostname and (parts.port or True) and url.isascii() and not re.search(r"[\x00-\x20\x7f]", url)
+        if whole and parts.scheme in ("http", "https"):
+            return parts
+    raise InvalidSetting(
+        "alerts cannot be sent there: not an http or https address with a host",
+        remedy="write such as http://127.0.0.1:8000/alerts",
+    )

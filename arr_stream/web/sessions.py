@@ -53,13 +53,14 @@ class SessionFactory:
         if settings.vlm.endpoint:
             return make_session(settings)
         if self._tiny:
-            return DeferredSession(TINY, lambda: self._own(settings))
-        return self._own(settings)
+            return SharedSession(TINY, lambda: self._own(settings), self._turn, late=True)
+        session = self._own(settings)
+        return SharedSession(session.name, lambda: session, self._turn, late=False)
 
     def _own(self, settings: Settings) -> ModelSession:
         with needed_by_model(settings.vlm.model):
             from arr_stream.vlm.qwen3_vl.session import QwenSession
-        return TakingTurns(QwenSession(self._load(settings), settings), self._turn)
+        return QwenSession(self._load(settings), settings)
 
     def _load(self, settings: Settings) -> LoadedModel:
         with needed_by_model(settings.vlm.model):
@@ -70,78 +71,55 @@ class SessionFactory:
             return self._loaded
 
 
-class TakingTurns:
-    """Session of a shared model, used by one stream at a time, which holds the `turn`. See `ModelSession`."""
+class SharedSession:
+    """`ModelSession` on a shared model, used by one stream at a time, which holds the `turn`.
 
-    def __init__(self, session: ModelSession, turn: threading.Lock) -> None:
-        self.name = session.name
-        self._session = session
-        self._turn = turn
-        self._newest = -1, 0.0
-
-    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """Show a frame to the model; see `ModelSession.see`."""
-        with self._turn:
-            feeding = self._session.see(frame, patches)
-        self._newest = frame.index, frame.pts_seconds
-        return feeding
-
-    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Ask a question; see `ModelSession.ask`. A question that is stopped before its turn is `cancelled`."""
-        while not self._turn.acquire(timeout=_LOOK_SECONDS):
-            if stop is not None and stop.is_set():
-                return Answer(question, "", *self._newest, self.name, finish="cancelled")
-        try:
-            return self._session.ask(question, on_text=on_text, stop=stop)
-        finally:
-            self._turn.release()
-
-    @property
-    def attention(self) -> FloatArray | None:
-        return self._session.attention
-
-    def close(self) -> None:
-        """Close the session; see `ModelSession.close`. It does not wait for its turn, since it uses no shared state."""
-        self._session.close()
-
-
-class DeferredSession:
-    """`ModelSession` that creates the real one late; the first question is about the newest frames only.
+    A session that is made late, at the first question, knows the newest frames only.
 
     Args:
         name: Name of the model.
         make: Creates the session. `ask` passes its exceptions on, and the next question tries again.
+        late: Create it at the first question.
     """
 
-    def __init__(self, name: str, make: Callable[[], ModelSession]) -> None:
+    def __init__(self, name: str, make: Callable[[], ModelSession], turn: threading.Lock, *, late: bool) -> None:
         self.name = name
         self._make = make
-        self._session: ModelSession | None = None
-        self._newest: deque[tuple[Frame, PatchSet]] = deque(maxlen=2)  # one pair
+        self._turn = turn
+        self._session = None if late else make()
+        self._kept: deque[tuple[Frame, PatchSet]] = deque(maxlen=2)  # one pair
+        self._newest = -1, 0.0
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
         """Show a frame, or keep it until the first question; see `ModelSession.see`."""
-        if self._session is not None:
+        self._newest = frame.index, frame.pts_seconds
+        if self._session is None:
+            self._kept.append((frame, patches))
+            return Feeding(frame_index=frame.index)
+        with self._turn:
             return self._session.see(frame, patches)
-        self._newest.append((frame, patches))
-        return Feeding(frame_index=frame.index)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer a question; the first one creates the session. See `ModelSession.ask`."""
-        if self._session is None:
-            self._session = self._make()
-            kept = tuple(self._newest)
-            self._newest.clear()
-            for frame, patches in kept:
-                self._session.see(frame, patches)
-        return self._session.ask(question, on_text=on_text, stop=stop)
+        """Ask a question; see `ModelSession.ask`. A question that is stopped before its turn is `cancelled`."""
+        session = self._session or self._make()
+        while not self._turn.acquire(timeout=_LOOK_SECONDS):
+            if stop is not None and stop.is_set():
+                return Answer(question, "", *self._newest, self.name, finish="cancelled")
+        try:
+            if self._session is None:
+                self._session = session
+                while self._kept:
+                    session.see(*self._kept.popleft())
+            return session.ask(question, on_text=on_text, stop=stop)
+        finally:
+            self._turn.release()
 
     @property
     def attention(self) -> FloatArray | None:
         return None if self._session is None else self._session.attention
 
     def close(self) -> None:
-        """Release the frames and the session; safe to call again."""
-        self._newest.clear()
+        """Release the frames and the session, without waiting for a turn, since it uses no shared state."""
+        self._kept.clear()
         if self._session is not None:
             self._session.close()
