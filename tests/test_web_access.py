@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.web.access import Access, AllowedSources, SourceNotAllowed, is_loopback, make_access
+from arr_stream.web.routes import StreamChange
 from arr_stream.web.settings import RUNNING, checked_changes, describe
-from arr_stream.web.stream_routes import StreamChange
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from arr_stream.live.runner import StreamRunner
 from arr_stream.sources.base import Source
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.sources.live.connection import Interrupt, OnState
+from arr_stream.web.routes import Body, Name, Preset, Texts
 from arr_stream.web.security import TRANSPORT
 from arr_stream.web.serving import Serving, WakeUp
 from arr_stream.web.sockets import (
@@ -32,7 +33,6 @@ from arr_stream.web.sockets import (
     StayingSocket,
     first_fault,
 )
-from arr_stream.web.stream_routes import Body, Name, Preset, Texts
 
 LARGEST_PICTURE_BYTES = 4_000_000
 

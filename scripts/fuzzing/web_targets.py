@@ -27,7 +27,7 @@ def _open_messages(scratch: Path) -> Run:
     from arr_stream.live.live_stream import PointerGaze
     from arr_stream.live.pictures import checked_views
     from arr_stream.relevance.query import RegionQuery, parse_text
-    from arr_stream.web import stream_routes
+    from arr_stream.web import routes
     from arr_stream.web.feeds import VideoSocket
     from arr_stream.web.settings import checked_changes
 
