@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from arr_stream.batch import remote
 from arr_stream.errors import SourceError, SourceNotFound
 from arr_stream.sources.locate import (
-    content_of,
     is_glob,
     is_picture,
     local_spec,
@@ -32,10 +31,8 @@ _VIDEO_ENDINGS = (
 VIDEO_SUFFIXES = frozenset(f".{ending}" for ending in _VIDEO_ENDINGS.split())
 """File name suffixes that count as video in a folder; a file that the user names may have any."""
 
-_KINDS = {"heif": "picture", "animation": "animation", "heif sequence": "animation", "media": "media file"}
 _MOST_NAMED = 3
 _MOST_BYTES = 80
-_LEVELS = 5
 
 
 def expand(
@@ -79,16 +76,10 @@ def expand(
 
 
 def describe_passed_over(paths: Sequence[Path]) -> str:
-    """Describe files by kind and count, with the first names of each kind: `2 pictures (a.png, b.jpg), ...`."""
-    kinds: dict[str, list[str]] = {}
-    for path in paths:
-        kind = "picture" if is_picture(path) else _KINDS.get(content_of(path), "other file")
-        kinds.setdefault(kind, []).append(public_name(path.name))
-    described = []
-    for kind, names in kinds.items():
-        named = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-        described.append(f"{len(names)} {kind}{'s' if len(names) > 1 else ''} ({named})")
-    return ", ".join(described)
+    """Return the number of files and the first names."""
+    names = ", ".join(public_name(path.name) for path in paths[:_MOST_NAMED])
+    more = ", ..." if len(paths) > _MOST_NAMED else ""
+    return f"{len(paths)} other file{'s' if len(paths) > 1 else ''} ({names}{more})"
 
 
 def _expand_list(name: str, storage: Mapping[str, Any], passed_over: list[Path]) -> Iterator[str]:
@@ -203,10 +194,7 @@ def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
 def assign_names(
     sources: Sequence[str], known: Mapping[str, str] | None = None, taken: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Assign a unique name to every source.
-
-    The name is the stem if no other source has it. Otherwise it adds the suffix, then the parent folder, then a hash of
-    the whole path: each source gets the first that is unique, so that no name depends on the order.
+    """Assign a unique name to every source: its stem, and a hash of the whole path if another source has that too.
 
     Args:
         sources: Absolute paths or addresses, each once.
@@ -218,27 +206,17 @@ def assign_names(
     """
     names = dict(known or {})
     used = {_key(name) for name in (*names.values(), *taken)}
-    for level in range(_LEVELS):
-        # Of all sources, so that those without a known name get the same names in every run.
-        wished = {source: _candidate(source, level) for source in sources}
-        counts = Counter(_key(name) for name in wished.values())
-        left = [source for source in sources if source not in names]
-        for source in left:
-            key = _key(wished[source])
-            if level == _LEVELS - 1 or (counts[key] == 1 and key not in used):
-                names[source] = wished[source]
-        # A name that two sources wanted stays unused: a later run may bring a third.
-        used.update(_key(wished[source]) for source in left)
-    return {source: names[source] for source in sources}
-
-
-def _candidate(source: str, level: int) -> str:
-    """Return a name with more of the source's path at every level."""
     # Without the query of an address.
-    path = PurePosixPath(urlsplit(source).path if "://" in source else source)
-    parent, stem, ending = path.parent.name, path.stem, path.suffix.lstrip(".")
-    parts = ((stem,), (stem, ending), (parent, stem), (parent, stem, ending), (stem,))[level]
-    return safe_name("-".join(part for part in parts if part), mark=_hash(source) if level == _LEVELS - 1 else "")
+    stems = {
+        source: PurePosixPath(urlsplit(source).path if "://" in source else source).stem or "video"
+        for source in sources
+    }
+    counts = Counter(_key(safe_name(stem)) for stem in stems.values())
+    for source, stem in stems.items():
+        name = safe_name(stem)
+        is_unique = counts[_key(name)] == 1 and _key(name) not in used
+        names.setdefault(source, name if is_unique else safe_name(stem, mark=_hash(source)))
+    return {source: names[source] for source in sources}
 
 
 def safe_name(text: str, *, mark: str = "") -> str:
