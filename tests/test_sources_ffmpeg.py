@@ -39,20 +39,16 @@ def packets_of(path: Path) -> list[tuple[int, int]]:
         return [(packet.pos or 0, packet.size) for packet in container.demux(video=0) if packet.size]
 
 
-@pytest.mark.parametrize("mirror", [False, True])
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
-def test_all_eight_ways_to_lie_come_out_upright(tmp_path: Path, rotation: int, mirror: bool) -> None:
+def test_turned_videos_come_out_upright(tmp_path: Path, rotation: int) -> None:
     stored = quadrants((64, 32))
-    path = write_video(tmp_path / "a.mov", [stored] * 2, rotation=rotation, mirror=mirror)
+    path = write_video(tmp_path / "a.mov", [stored] * 2, rotation=rotation)
     upright = np.rot90(stored, -rotation // 90)
-    if mirror:
-        upright = upright[:, ::-1]
     with open_source(path) as source:
         frames = list(source.frames())
     assert source.info.size_wh == (upright.shape[1], upright.shape[0])
     assert np.abs(frames[0].rgb.astype(int) - upright).mean() < 6
-    if not mirror:
-        assert source.info.rotation_degrees == rotation
+    assert source.info.rotation_degrees == rotation
 
 
 def test_pixel_aspect_turns_with_the_picture(tmp_path: Path) -> None:
@@ -275,8 +271,6 @@ TRANSPARENT: dict[str, tuple[str, str, dict[str, str]]] = {
     "png.mov": ("png", "rgba", {}),
     "prores.mov": ("prores_ks", "yuva444p10le", {"profile": "4444"}),
     "animation.mov": ("qtrle", "argb", {}),
-    "vp9.webm": ("libvpx-vp9", "yuva420p", {"crf": "4", "b": "0"}),
-    "vp8.webm": ("libvpx", "yuva420p", {"auto-alt-ref": "0", "crf": "4", "b": "2M"}),
     "a.apng": ("apng", "rgba", {}),
 }
 

@@ -24,13 +24,14 @@ from arr_stream.sources.damage import DamageLog, is_broken, place_of, unreliable
 from arr_stream.sources.media import (
     JOINABLE,
     Media,
-    Upright,
     choose_stream,
-    decoder_of,
     next_of,
     open_media,
     opened_video,
+    pixel_aspect,
     reason,
+    rotation_of,
+    turned,
 )
 from arr_stream.types import Frame
 
@@ -74,7 +75,7 @@ class FfmpegSource(OnePass):
         self._cut_short: str | None = None
         self._notices: tuple[str, ...] = ()
         self._pictures_seen = 0
-        self._upright = Upright()
+        self._rotation_degrees = 0
         self._colour: Colour | None = None
         self._media: Media | None = None
         try:
@@ -91,7 +92,7 @@ class FfmpegSource(OnePass):
         self._stream, self._streams = choose_stream(self._container, self._job.name, self._job.video_stream)
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
-        self._decoder = decoder_of(self._stream)
+        self._decoder = context
         self._decoder.thread_type = "AUTO"
         entries = self._stream.index_entries
         self._promised_ticks = entries[-1].timestamp if len(entries) else None
@@ -224,7 +225,7 @@ class FfmpegSource(OnePass):
         log = self._log
         try:
             with opened_video(self._job) as (container, stream):
-                decoder = decoder_of(stream)
+                decoder = stream.codec_context
                 decoder.thread_type = "SLICE"
                 if log.last_key is not None and log.last_key.ticks is not None:
                     container.seek(log.last_key.ticks, stream=stream)
@@ -311,7 +312,8 @@ class FfmpegSource(OnePass):
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
         self._colour = self._colour or colour_of(picture, self._job.untagged_matrix)
-        rgb = self._upright.of(picture).turn(rgb_of(picture, self._job.untagged_matrix))
+        self._rotation_degrees = rotation_of(picture)
+        rgb = turned(rgb_of(picture, self._job.untagged_matrix), self._rotation_degrees)
         return Frame(index, seconds, rgb, damaged=unreliable(picture))
 
     @property
@@ -335,13 +337,13 @@ class FfmpegSource(OnePass):
             name=self._job.name,
             kind="animation" if container in _ANIMATIONS else "file",
             size_wh=first.size_wh,
-            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
+            pixel_aspect=pixel_aspect(self._stream, self._rotation_degrees),
             average_fps=fps,
             duration_seconds=duration,
             num_frames=self._job.span.expected(total, fps),
             codec=self._stream.codec_context.name,
             has_audio=bool(self._container.streams.audio),
-            rotation_degrees=self._upright.orientation.rotation_degrees,
+            rotation_degrees=self._rotation_degrees,
             video_streams=self._streams,
             path=self._job.folder,
             colour=self._colour,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import struct
+import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import av
+import av.device
 import av.error
 from av.container import Flags, InputContainer
 
@@ -30,14 +30,9 @@ from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live.connection import Interrupt
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.sources.live.spec import LiveSpec, asked_size
-from arr_stream.sources.locate import natural_key
 from arr_stream.sources.media import reason
 
 _FORMATS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}
-
-_QUERY_CAPABILITIES = 0x80685600
-_CAPTURE = 0x00000001 | 0x00001000
-_HAS_DEVICE_CAPABILITIES = 0x80000000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +52,20 @@ class Camera:
     index: int
 
 
-def list_cameras(
-    *,
-    system_folder: Path = Path("/sys/class/video4linux"),
-    device_folder: Path = Path("/dev"),
-    can_capture: Callable[[Path], bool | None] | None = None,
-) -> list[Camera]:
-    """Return the cameras of this machine, by their numbers; empty if there are none.
-
-    Args:
-        system_folder: Folder of Linux's video devices.
-        device_folder: Folder of their nodes.
-        can_capture: Returns True if a node delivers pictures, None if unknown. By default the driver is queried.
-    """
-    if sys.platform.startswith("linux"):
-        return _linux_cameras(system_folder, device_folder, can_capture or _captures)
-    return _other_cameras()
+def list_cameras() -> list[Camera]:
+    """Return the cameras of this machine that may be opened, by their numbers; empty if there are none."""
+    try:
+        devices = av.device.enumerate_input_devices(_FORMATS[sys.platform])
+    except (KeyError, av.error.FFmpegError, OSError, ValueError):
+        return []
+    if sys.platform == "linux":
+        found = [(device, re.fullmatch(r"/dev/video(\d+)", device.name)) for device in devices]
+        cameras = [Camera(each.name, each.description, each.name, int(node[1])) for each, node in found if node]
+        return sorted(cameras, key=lambda camera: camera.index)
+    return [
+        Camera(f"camera:{device.description}", device.description, device.name, index)
+        for index, device in enumerate(device for device in devices if "video" in device.media_types)
+    ]
 
 
 def find_camera(wanted: str) -> str:
@@ -97,67 +90,6 @@ def find_camera(wanted: str) -> str:
         )
     there = ", ".join(f"{camera.index} ({camera.name})" for camera in cameras)
     raise CameraNotFound(f"camera {wanted}: no such camera", remedy=f"there are {there}")
-
-
-def _linux_cameras(
-    system_folder: Path, device_folder: Path, can_capture: Callable[[Path], bool | None]
-) -> list[Camera]:
-    try:
-        entries = sorted(system_folder.glob("video*"), key=natural_key)
-    except OSError:
-        return []
-    cameras = []
-    for entry in entries:
-        digits, node = entry.name.removeprefix("video"), device_folder / entry.name
-        if not digits.isdecimal() or not node.exists():
-            continue
-        captures = can_capture(node)
-        if captures is None:
-            # The further nodes of a camera carry metadata of its pictures.
-            captures = _line(entry / "index") in {"", "0"}
-        if captures:
-            cameras.append(Camera(str(node), _line(entry / "name") or entry.name, str(node), int(digits)))
-    return cameras
-
-
-def _line(path: Path) -> str:
-    try:
-        return " ".join(path.read_text(encoding="utf-8", errors="replace").split())
-    except OSError:
-        return ""
-
-
-def _captures(node: Path) -> bool | None:
-    """Query the driver (`VIDIOC_QUERYCAP`); None if the node may not be opened."""
-    import fcntl
-
-    try:
-        descriptor = os.open(node, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    answer = bytearray(104)
-    try:
-        fcntl.ioctl(descriptor, _QUERY_CAPABILITIES, answer)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    whole, of_node = struct.unpack_from("=II", answer, 84)
-    return bool((of_node if whole & _HAS_DEVICE_CAPABILITIES else whole) & _CAPTURE)
-
-
-def _other_cameras() -> list[Camera]:
-    import av.device
-
-    try:
-        devices = av.device.enumerate_input_devices(_FORMATS[sys.platform])
-    except (KeyError, av.error.FFmpegError, OSError, ValueError):
-        return []
-    found = [device for device in devices if "video" in device.media_types]
-    return [
-        Camera(f"camera:{device.description}", device.description, device.name, index)
-        for index, device in enumerate(found)
-    ]
 
 
 def open_camera(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:

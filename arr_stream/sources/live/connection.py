@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 import av.container.core
 
-from arr_stream.sources.base import Colour, SourceStats
+from arr_stream.sources.base import SourceInfo, SourceStats
 from arr_stream.types import ByteArray
 
 _LATEST_SECONDS = 1.0
@@ -148,24 +148,13 @@ class Arrived:
     captured_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Properties of a connection's stream; see `SourceInfo` for the fields."""
-
-    codec: str
-    average_fps: float | None = None
-    pixel_aspect: float = 1.0
-    rotation_degrees: int = 0
-    has_audio: bool = False
-    video_streams: int = 1
-    colour: Colour | None = None
-
-
 class Connection(Protocol):
     """Open live source, good for one pass."""
 
     @property
-    def facts(self) -> Facts: ...
+    def info(self) -> SourceInfo:
+        """Properties of the stream after its first picture; `LiveSource` sets name, kind and size."""
+        ...
 
     def pictures(self) -> Iterator[Arrived]:
         """Yield pictures as they arrive, until the source ends for good.

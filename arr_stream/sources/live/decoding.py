@@ -14,10 +14,10 @@ from av.video.stream import VideoStream
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, StreamSilent
-from arr_stream.sources.base import Colour, SourceStats, too_large
+from arr_stream.sources.base import Colour, SourceInfo, SourceStats, too_large
 from arr_stream.sources.colour import colour_of, rgb_of
-from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
-from arr_stream.sources.media import Upright, choose_stream, decoder_of
+from arr_stream.sources.live.connection import Arrived, Interrupt, Pace
+from arr_stream.sources.media import choose_stream, pixel_aspect, rotation_of, turned
 
 _ALIGNMENT_PIXELS = 64 * 65536
 """Margin on FFmpeg's limit, which FFmpeg compares with aligned rows, so that the limit itself would be refused."""
@@ -67,7 +67,7 @@ class Decoding:
         self._problem, self._ends = problem, ends
         self._pace = Pace(interrupt) if paced else None
         self._skip_until: float | None = None
-        self._upright = Upright()
+        self._rotation_degrees = 0
         self._colour: Colour | None = None
         self._last_own = 0.0
         try:
@@ -80,7 +80,7 @@ class Decoding:
         self._stream, self._count = choose_stream(self._container, self._name, None)
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
-        self._decoder = decoder_of(self._stream)
+        self._decoder = context
         # Frame threads would delay by a picture each.
         self._decoder.thread_type = "SLICE"
         self._decoder.flags |= Flags.low_delay
@@ -88,13 +88,16 @@ class Decoding:
         self._decoder.options = {"max_pixels": str(self._max_pixels + _ALIGNMENT_PIXELS)}
 
     @property
-    def facts(self) -> Facts:
+    def info(self) -> SourceInfo:
         rate = self._stream.average_rate or self._stream.guessed_rate
-        return Facts(
+        return SourceInfo(
+            name=self._name,
+            kind="network",
+            size_wh=(self._stream.codec_context.width, self._stream.codec_context.height),
             codec=self._stream.codec_context.name,
             average_fps=float(rate) if rate and 0 < rate <= 1000 else None,
-            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
-            rotation_degrees=self._upright.orientation.rotation_degrees,
+            pixel_aspect=pixel_aspect(self._stream, self._rotation_degrees),
+            rotation_degrees=self._rotation_degrees,
             has_audio=bool(self._container.streams.audio),
             video_streams=self._count,
             colour=self._colour,
@@ -203,7 +206,8 @@ class Decoding:
         own_seconds = None if picture.pts is None or not picture.time_base else float(picture.pts * picture.time_base)
         if own_seconds is not None:
             self._last_own = own_seconds
-        return Arrived(self._upright.of(picture).turn(decoded), own_seconds, captured_seconds)
+        self._rotation_degrees = rotation_of(picture)
+        return Arrived(turned(decoded, self._rotation_degrees), own_seconds, captured_seconds)
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self._max_pixels:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import replace
 from functools import partial
 
 import av
@@ -17,10 +17,10 @@ import av.error
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, NotAMediaFile, SourceDamaged
 from arr_stream.sources import open_source
-from arr_stream.sources.base import Source, SourceStats, too_large
-from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
+from arr_stream.sources.base import Source, SourceInfo, SourceStats, too_large
+from arr_stream.sources.live.connection import Arrived, Interrupt, Pace
 from arr_stream.sources.live.decoding import Decoding
-from arr_stream.sources.live.spec import LiveSpec, asked_size
+from arr_stream.sources.live.spec import LiveSpec
 from arr_stream.sources.media import reason
 
 _FALLBACK_FPS = 30.0
@@ -34,8 +34,8 @@ class Playing:
         self._source = opener()
 
     @property
-    def facts(self) -> Facts:
-        return Facts(**{field.name: getattr(self._source.info, field.name) for field in fields(Facts)})
+    def info(self) -> SourceInfo:
+        return replace(self._source.info, path=None, duration_seconds=None, num_frames=None, start_offset_seconds=0.0)
 
     def close(self) -> None:
         self._source.close()
@@ -79,58 +79,31 @@ def open_file(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: S
     return Playing(opener, loop=spec.family == "loop", interrupt=interrupt, stats=stats)
 
 
-_SIZED = {"color", "colorchart", "gradients", "mandelbrot", "nullsrc", "pal100bars", "pal75bars", "rgbtestsrc"}
-_SIZED |= {"sierpinski", "smptebars", "smptehdbars", "testsrc", "testsrc2", "yuvtestsrc", "zoneplate"}
-SOURCES = _SIZED | {"allrgb", "allyuv", "colorspectrum"}
+_SOURCES = {"allrgb", "allyuv", "color", "colorchart", "colorspectrum", "gradients", "mandelbrot", "nullsrc"}
+_SOURCES |= {"pal100bars", "pal75bars", "rgbtestsrc", "sierpinski", "smptebars", "smptehdbars", "testsrc", "testsrc2"}
+_SOURCES |= {"yuvtestsrc", "zoneplate"}
 """Filters that generate pictures; those that read files or addresses are not included."""
 
-FILTERS = {"boxblur", "crop", "drawbox", "drawgrid", "eq", "fade", "format", "fps", "gblur", "hflip", "hue", "negate"}
-FILTERS |= {"noise", "null", "setpts", "setsar", "settb", "transpose", "trim", "vflip"}
-"""Filters that may follow; they read only their input, and do not enlarge pictures."""
-
+_GRAPH = re.compile(r"(\w+)(?:=([\w.:=#@/+-]*))?")
 _SIZE = re.compile(r"(\d+)x(\d+)")
 
 
 def checked_graph(graph: str, name: str, max_pixels: int) -> str:
-    """Return the graph unchanged, if every filter in it is allowed.
+    """Return the graph unchanged, if it is one allowed filter with its options.
 
     Raises:
-        NotAMediaFile: It holds a filter that is not allowed, or quotes, which could hide one.
+        NotAMediaFile: It is another filter, or more than one, or an option would be read from a file.
         SourceTooLarge: It asks for pictures of more than `max_pixels`.
     """
-    if "'" in graph or "\\" in graph:
-        raise NotAMediaFile(f"{name}: quotes and backslashes are not allowed in a graph", remedy="remove them")
-    for number, part in enumerate(re.split(r"[;,]", graph)):
-        filter_name = re.split(r"[=@\[\s]", re.sub(r"^(\s*\[[^\]]*\])*\s*", "", part), maxsplit=1)[0]
-        if filter_name not in SOURCES | FILTERS or (number == 0 and filter_name not in SOURCES):
-            raise NotAMediaFile(
-                f"{name}: the filter {filter_name!r} is not allowed here",
-                remedy=f"begin with one of {', '.join(sorted(SOURCES))}",
-            )
-    if re.search(r"[=:]\s*/", graph):
-        raise NotAMediaFile(f"{name}: options may not come from files", remedy="write the option's value")
+    found = _GRAPH.fullmatch(graph)
+    if found is None or found[1] not in _SOURCES or re.search(r"[=:]/", graph):
+        raise NotAMediaFile(
+            f"{name}: this graph is not allowed", remedy=f"give one of {', '.join(sorted(_SOURCES))}, and its options"
+        )
     for width, height in _SIZE.findall(graph):
         if int(width) * int(height) > max_pixels:
             raise too_large(name, (int(width), int(height)), max_pixels, instead="ask for less")
     return graph
-
-
-def with_wishes(graph: str, settings: Settings) -> str:
-    """Return the graph with the size and rate of the settings, unless its source names its own."""
-    source, comma, rest = graph.partition(",")
-    filter_name, _, options = source.partition("=")
-    if filter_name.strip() not in _SIZED:
-        return graph
-    size_wh, fps = asked_size(settings), settings.live.fps
-    named = {option.partition("=")[0].strip() for option in options.split(":")} if options else set()
-    wishes = []
-    if size_wh is not None and not named & {"size", "s"}:
-        wishes.append(f"size={size_wh[0]}x{size_wh[1]}")
-    if fps and not named & {"rate", "r"}:
-        wishes.append(f"rate={fps:g}")
-    if not wishes:
-        return graph
-    return f"{filter_name}={':'.join([*([options] if options else []), *wishes])}{comma}{rest}"
 
 
 def open_lavfi(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:
@@ -139,7 +112,7 @@ def open_lavfi(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: 
     Raises:
         NotAMediaFile, SourceTooLarge: See `checked_graph`.
     """
-    graph = checked_graph(with_wishes(spec.target, settings), spec.name, settings.source.max_pixels)
+    graph = checked_graph(spec.target, spec.name, settings.source.max_pixels)
 
     def problem(error: Exception) -> ArrStreamError:
         return NotAMediaFile(

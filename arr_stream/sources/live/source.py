@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import replace
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, LiveSourceError, NoFrames, SourceDamaged, SourceTooLarge, StreamSilent
-from arr_stream.sources.base import OnePass, SourceInfo, SourceKind
+from arr_stream.sources.base import OnePass, SourceKind
 from arr_stream.sources.clock import ArrivalClock
 from arr_stream.sources.live.connection import Arrived, Connection, Interrupt, OnState, Opener, SourceState, StateName
 from arr_stream.types import Frame
@@ -63,7 +63,8 @@ class LiveSource(OnePass):
             with self._reading:
                 arrivals, first = self._connect()
                 assert self._connection is not None
-                self.info = self._describe(kind, first, self._connection)
+                size_wh = first.rgb.shape[1], first.rgb.shape[0]
+                self.info = replace(self._connection.info, name=name, kind=kind, size_wh=size_wh, live=True)
         except ArrStreamError as exc:
             self._over = True
             self._tell("failed", exc.message, attempt=1)
@@ -106,10 +107,6 @@ class LiveSource(OnePass):
             raise NoFrames(f"{self._name}: ended before its first picture", remedy="check that the source sends video")
         self._clock.restart()
         return arrivals, first
-
-    def _describe(self, kind: SourceKind, first: Arrived, connection: Connection) -> SourceInfo:
-        size_wh = first.rgb.shape[1], first.rgb.shape[0]
-        return SourceInfo(name=self._name, kind=kind, size_wh=size_wh, live=True, **asdict(connection.facts))
 
     def _frame(self, arrived: Arrived) -> Frame:
         index, self._next_index = self._next_index, self._next_index + 1
