@@ -498,7 +498,7 @@ class TestStream:
         label, score, track, x0, y0, x1, y1 = frames[0]["objects"][0]
         assert (label, track) == ("dog", 1) and score > 0.9 and x0 < 240 < x1 and y0 < 176 < y1
         summary = json.loads((tmp_path / "report" / "summary.json").read_text())
-        dogs = {"tracks": 1, "most_at_once": 1, "frames": 6, "spans_seconds": [[0.0, 0.167]]}
+        dogs = {"tracks": 1, "frames": 6, "first_seconds": 0.0, "last_seconds": 0.167}
         assert summary["objects"] == {"dog": dogs}
 
     def test_a_rule_on_an_object_fires_where_it_is(self, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ _THUMB_WIDTH, _THUMB_MOST_HEIGHT = 400, 420
 _GAP, _MARGIN, _CAPTION = 14, 28, 26
 _GROUND = (17, 19, 23)
 _INK, _PAPER, _GRID = "#1b1f26", "#ffffff", "#e4e8ee"
-_LINE, _FILL, _MARK = "#2b6cb0", "#a9c8ea", "#e8890c"
+_LINE, _MARK = "#2b6cb0", "#e8890c"
 
 
 def prepare_report(folder: Path, force: bool) -> None:
@@ -122,7 +122,7 @@ class Report:
             "frames_per_second": round((frames - 1) / wall, 2) if frames > 1 and wall > 0 else None,
             **self._statistics.summary(),
             **({"model": model} if model is not None else {}),
-            **({"objects": self._objects.summary()} if self._objects.classes else {}),
+            **({"objects": self._objects.classes} if self._objects.classes else {}),
             "source": _redacted(self._source),
             "asked": redact_url(self._asked) if self._asked else None,
             "settings": public_settings(self._settings),
@@ -244,7 +244,7 @@ def _paste(sheet: ByteArray, thumb: Thumbnail, xy: tuple[int, int], cell_wh: tup
 def write_latency_plot(path: Path, statistics: RunStatistics, title: str) -> None:
     """Draw milliseconds over frames as a PNG, with the time spent on keyframes marked.
 
-    Long runs are shown in bins of frames: lines and areas are means of a bin, a light shade reaches its slowest frame.
+    Of a long run, an even random sample of the frames is shown.
 
     Raises:
         OSError: The file cannot be written.
@@ -253,30 +253,26 @@ def write_latency_plot(path: Path, statistics: RunStatistics, title: str) -> Non
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    bins = statistics.timeline.bins
-    first = np.array([one.first for one in bins])
-    mean = np.array([one.total / one.count for one in bins])
-    largest = np.array([one.largest for one in bins])
-    rest = mean - np.array([one.keyframe_ms / one.count for one in bins])
-    keyframe = np.array([one.keyframe for one in bins], dtype=bool)
+    frames = statistics.timeline.items
+    index, total, keyframe_ms = np.array([frame[:3] for frame in frames], dtype=float).reshape(-1, 3).T
+    pays = np.array([frame.pays for frame in frames], dtype=bool)
+    rest = total - keyframe_ms
     figure = Figure(figsize=(12, 5), dpi=120, facecolor=_PAPER, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    if len(bins):
-        of_bin = "" if bins[0].count == 1 else f", mean of {bins[0].count} frames"
-        axes.fill_between(first, mean, largest, color=_FILL, linewidth=0, step="mid")
+    if len(frames):
         axes.fill_between(
-            first, rest, mean, color=_MARK, alpha=0.6, linewidth=0, step="mid", label="time spent on keyframes"
+            index, rest, total, color=_MARK, alpha=0.6, linewidth=0, step="mid", label="time spent on keyframes"
         )
-        axes.step(first, rest, where="mid", color=_LINE, linewidth=1.1, label=f"all else{of_bin}")
-        marked = first[keyframe], largest[keyframe]
+        axes.step(index, rest, where="mid", color=_LINE, linewidth=1.1, label="all else")
+        marked = index[pays], total[pays]
         axes.scatter(*marked, s=26, color=_MARK, marker="D", zorder=3, lw=0, label="takes in parts of a keyframe")
     numbers = statistics.latency.summary()
     for name, style in (("median", "-"), ("p95", "--"), ("p99", ":")):
         if name in numbers:
             label = f"{name} {numbers[name]:.1f} ms"
             axes.axhline(numbers[name], color=_INK, linewidth=1, linestyle=style, alpha=0.75, label=label)
-    if len(bins) and largest.max() > 8 * max(float(np.median(mean)), 1e-3) and mean.min() > 0:
+    if len(frames) and total.max() > 8 * max(float(np.median(total)), 1e-3) and total.min() > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:

@@ -6,7 +6,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,85 +18,63 @@ from arr_stream.types import SCORERS
 
 _KEPT = 8192
 _KEPT_ANSWERS = 1000
-_KEPT_SPANS = 1000
-_PAUSE_SECONDS = 1.0
-"""Longest gap in a class's presence that is ignored."""
 
 
-class Quantiles:
-    """Quantiles of many numbers: exact up to 8192 of them, of an even random sample beyond (Vitter's algorithm R)."""
+T = TypeVar("T")
+
+
+class Sample(Generic[T]):
+    """Even random sample of at most 8192 items (Vitter's algorithm R), in the order they came."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.total = 0.0
-        self.largest = 0.0
-        self._kept: list[float] = []
+        self._kept: list[tuple[int, T]] = []
         # Fixed, so that the same run gives the same report.
         self._random = random.Random(0)
 
+    @property
+    def items(self) -> list[T]:
+        return [item for _, item in sorted(self._kept, key=lambda kept: kept[0])]
+
+    def add(self, item: T) -> None:
+        """Take one item into account."""
+        self.count += 1
+        if len(self._kept) < _KEPT:
+            self._kept.append((self.count, item))
+        elif (place := self._random.randrange(self.count)) < _KEPT:
+            self._kept[place] = self.count, item
+
+
+class Quantiles(Sample[float]):
+    """Quantiles of many numbers: exact up to 8192 of them, of a sample beyond."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0.0
+        self.largest = 0.0
+
     def add(self, value: float) -> None:
         """Count one number."""
-        self.count += 1
+        super().add(value)
         self.total += value
         self.largest = max(self.largest, value)
-        if len(self._kept) < _KEPT:
-            self._kept.append(value)
-        elif (place := self._random.randrange(self.count)) < _KEPT:
-            self._kept[place] = value
 
     def summary(self) -> dict[str, float]:
         """Return mean, median, p95, p99 and largest; empty if no number was added."""
-        if not self._kept:
+        if not self.count:
             return {}
-        median, p95, p99 = np.percentile(self._kept, (50, 95, 99)).tolist()
+        median, p95, p99 = np.percentile(self.items, (50, 95, 99)).tolist()
         values = {"mean": self.total / self.count, "median": median, "p95": p95, "p99": p99, "max": self.largest}
         return {name: round(value, 4) for name, value in values.items()}
 
 
-@dataclass(slots=True)
-class Bin:
-    """Neighbouring frames of a timeline.
+class FrameLatency(NamedTuple):
+    """Milliseconds of a frame, those of them spent on a keyframe, and whether it took in parts of one."""
 
-    It holds the first one's index, their number, their milliseconds `total` and `largest`, those of `total` that were
-    spent on keyframes, and whether one of them took in parts of a keyframe.
-    """
-
-    first: int
-    count: int
-    total: float
-    largest: float
+    frame_index: int
+    total_ms: float
     keyframe_ms: float
-    keyframe: bool
-
-    def absorb(self, other: Bin) -> None:
-        """Add the frames of the next bin."""
-        self.count += other.count
-        self.total += other.total
-        self.largest = max(self.largest, other.largest)
-        self.keyframe_ms += other.keyframe_ms
-        self.keyframe |= other.keyframe
-
-
-class Timeline:
-    """Latency over time: one bin a frame at first; when there are more than `limit` (even), neighbours are joined."""
-
-    def __init__(self, limit: int = 4096) -> None:
-        self.bins: list[Bin] = []
-        self._limit = limit
-        self._size = 1
-
-    def add(self, index: int, milliseconds: float, keyframe_ms: float, keyframe: bool) -> None:
-        """Count one frame; see `Bin`."""
-        one = Bin(index, 1, milliseconds, milliseconds, keyframe_ms, keyframe)
-        if self.bins and self.bins[-1].count < self._size:
-            self.bins[-1].absorb(one)
-            return
-        if len(self.bins) == self._limit:
-            self._size *= 2
-            for left, right in zip(self.bins[::2], self.bins[1::2], strict=True):
-                left.absorb(right)
-            self.bins = self.bins[::2]
-        self.bins.append(one)
+    pays: bool
 
 
 @dataclass(slots=True)
@@ -118,7 +96,7 @@ class RunStatistics:
     fresh: int = 0
     first_pts_seconds: float | None = None
     last_pts_seconds: float = 0.0
-    timeline: Timeline = field(default_factory=Timeline)
+    timeline: Sample[FrameLatency] = field(default_factory=Sample)
     _parts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     @property
@@ -151,7 +129,7 @@ class RunStatistics:
         self.latency.add(total)
         pays = pays_for_keyframe(patches, self._parts)
         (self.keyframe_latency if pays else self.between_latency).add(total)
-        self.timeline.add(patches.index, total, patches.latency_ms.get("keyframe", 0.0), pays)
+        self.timeline.add(FrameLatency(patches.index, total, patches.latency_ms.get("keyframe", 0.0), pays))
         for stage, milliseconds in patches.latency_ms.items():
             if stage != "total":
                 self.stages.setdefault(stage, Quantiles()).add(milliseconds)
@@ -183,53 +161,22 @@ class RunStatistics:
 
 
 @dataclass(slots=True)
-class _Presence:
-    """Presence of objects of one class.
-
-    Args:
-        newest_track: Highest track number so far; a higher one is another object.
-        spans_seconds: First and last time of each span; of very many, the newest.
-    """
-
-    tracks: int = 0
-    newest_track: int = 0
-    most_at_once: int = 0
-    frames: int = 0
-    spans_seconds: deque[list[float]] = field(default_factory=lambda: deque(maxlen=_KEPT_SPANS))
-
-
-@dataclass(slots=True)
 class ObjectStatistics:
-    """Counts of objects by class, and the times of each class."""
+    """Numbers of objects and frames by class, and the first and last time of each class."""
 
-    classes: dict[str, _Presence] = field(default_factory=dict)
+    classes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _tracks: set[tuple[str, int]] = field(default_factory=set)
 
     def add(self, patches: PatchSet) -> None:
         """Count one frame."""
-        for label, count in Counter(each.label for each in patches.objects).items():
-            seen = self.classes.setdefault(label, _Presence())
-            seen.frames += 1
-            seen.most_at_once = max(seen.most_at_once, count)
-            for track in sorted(each.track for each in patches.objects if each.label == label):
-                if track > seen.newest_track:
-                    seen.tracks, seen.newest_track = seen.tracks + 1, track
-            now, spans = round(patches.pts_seconds, 3), seen.spans_seconds
-            if spans and now - spans[-1][1] <= _PAUSE_SECONDS:
-                spans[-1][1] = now
-            else:
-                spans.append([now, now])
-
-    def summary(self) -> dict[str, Any]:
-        """Return all counts, as plain JSON values, by class."""
-        return {
-            label: {
-                "tracks": seen.tracks,
-                "most_at_once": seen.most_at_once,
-                "frames": seen.frames,
-                "spans_seconds": list(seen.spans_seconds),
-            }
-            for label, seen in self.classes.items()
-        }
+        now = round(patches.pts_seconds, 3)
+        for label in dict.fromkeys(each.label for each in patches.objects):
+            seen = self.classes.setdefault(label, {"tracks": 0, "frames": 0, "first_seconds": now})
+            tracks = {(label, each.track) for each in patches.objects if each.label == label}
+            seen["tracks"] += len(tracks - self._tracks)
+            seen["frames"] += 1
+            seen["last_seconds"] = now
+            self._tracks |= tracks
 
 
 @dataclass(slots=True)
