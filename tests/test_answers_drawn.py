@@ -15,7 +15,7 @@ from arr_stream.config import VideoSettings
 from arr_stream.draw.annotate import AnnotatedVideo
 from arr_stream.draw.caption import Caption, reading_seconds
 from arr_stream.draw.overlay import ANSWERED, answer_marks
-from arr_stream.draw.strip import band_px, font_px
+from arr_stream.draw.typeface import band_px, font_px
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import ByteArray, Frame, Grid
 from tests.choices import FED, PlainSource, answer_on, choose, frames_of

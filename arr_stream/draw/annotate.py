@@ -9,10 +9,9 @@ from arr_stream.config import Settings, VideoSettings
 from arr_stream.consumer import Outcome
 from arr_stream.draw import typeface
 from arr_stream.draw.audio import SourceAudio
-from arr_stream.draw.caption import Caption
+from arr_stream.draw.caption import Caption, Strip
 from arr_stream.draw.mp4 import LONGEST_SECONDS, Mp4Writer
 from arr_stream.draw.overlay import centred, draw_box, draw_objects, draw_patches
-from arr_stream.draw.strip import Strip
 from arr_stream.draw.views import check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
 from arr_stream.files import make_parent, prepare_output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +24,20 @@ GREY: Colour = (158, 166, 176)
 ACCENT: Colour = (255, 196, 61)
 ALARM: Colour = (255, 96, 84)
 
-_JOINERS = "\u200c\u200d"
-"""Characters without a shape of their own that change their neighbours'."""
+MIN_SIDE_PX = 160
+"""Least side of a picture with text, which would hide too much of a smaller one."""
 
-_LONGEST_CUT = 16
-"""Length above which a word is cut rather than left out."""
+
+def font_px(width: int, height: int) -> int:
+    """Return the font size for a picture of this size, 0 if no readable text fits."""
+    if min(width, height) < MIN_SIDE_PX:
+        return 0
+    return max(11, min(round(height * 0.0245), round(width / 40)))
+
+
+def band_px(size_px: int) -> int:
+    """Return the height of the strip for a font size."""
+    return round(size_px * 1.85)
 
 
 @functools.lru_cache(maxsize=32)
@@ -98,6 +106,11 @@ def draw_line(picture: ByteArray, pieces: Sequence[Piece], xy: tuple[int, int], 
     return _lay(picture, (kept, ink), xy)
 
 
+def line_px(pieces: Sequence[Piece], size_px: int) -> int:
+    """Return the width of a line when drawn."""
+    return sum(round(piece.gap * size_px) + width_px(piece.text, size_px, piece.bold) for piece in pieces)
+
+
 def _lay(picture: ByteArray, inked: _Inked, xy: tuple[int, int]) -> int:
     kept, ink = inked
     (x, y), (height, width, _) = xy, ink.shape
@@ -141,65 +154,22 @@ def _most_that_fit(
 
 
 def drawable(text: str) -> str:
-    """Return the text in one line, without control characters, and without pictures that the font lacks.
-
-    Letters that the font lacks stay, as boxes: they are part of the text.
-    """
-    return " ".join("".join(sign for sign in text if sign.isspace() or _drawable(sign)).split())
-
-
-@functools.lru_cache(maxsize=4096)
-def _drawable(sign: str) -> bool:
-    kind = unicodedata.category(sign)
-    if kind[0] == "C":
-        return sign in _JOINERS
-    return kind not in ("So", "Sk", "Mn", "Me") or _has_glyph(sign)
-
-
-def _has_glyph(sign: str) -> bool:
-    face = font(24)
-    missing, drawn = face.getmask("\uffff"), face.getmask(sign)
-    return drawn.size != missing.size or bytes(drawn) != bytes(missing)
+    """Return the text in one line, without control characters."""
+    return " ".join("".join(sign for sign in text if sign.isprintable() or sign.isspace()).split())
 
 
 def wrapped(text: str, size_px: int, limit_px: int, most_lines: int) -> list[str]:
-    """Return the text in at most `most_lines` lines of at most `limit_px`, broken between words.
+    """Return the text in at most `most_lines` lines of at most `limit_px`, broken between words where there are any.
 
     An ellipsis ends a longer text.
     """
-    face = font(size_px)
     lines: list[str] = []
+    # Only the beginning of a long text can fit: characters are wider than two pixels.
+    most = max(1, limit_px // 2)
     while text and len(lines) < most_lines - 1:
-        end = _line_end(text, face, limit_px)
+        end = _most_that_fit(text, font(size_px), limit_px, 1, min(len(text), most))
+        if end < len(text):
+            end = max(text.rfind(" ", 0, end + 1), 0) or end
         lines.append(text[:end].rstrip())
         text = text[end:].lstrip()
-    return [*lines, _last_line(text, size_px, limit_px)] if text else lines
-
-
-def _last_line(text: str, size_px: int, limit_px: int) -> str:
-    """Return the text, or as many whole words as fit, with an ellipsis."""
-    # Only the beginning of a long rest can fit: characters are wider than two pixels.
-    line = fitted(text[: limit_px // 2], size_px, limit_px) or "…"
-    words = line.removesuffix("…")
-    if line != words and text[len(words) : len(words) + 1].strip():
-        head, _, cut = words.rpartition(" ")
-        if head and len(cut) <= _LONGEST_CUT:
-            return head.rstrip(",;:-–— ") + "…"
-    return line
-
-
-def _line_end(text: str, face: ImageFont.FreeTypeFont, limit_px: int) -> int:
-    """Return the number of characters of the first line: as many as fit, back to a line break opportunity."""
-    most = _most_that_fit(text, face, limit_px, 1, min(len(text), max(1, limit_px // 2)))
-    if most == len(text):
-        return most
-    return next((end for end in range(most, 0, -1) if _may_end(text, end)), most)
-
-
-def _may_end(text: str, place: int) -> bool:
-    """Return True if a line may end before `place`: at white space, and between characters of scripts without it."""
-    before, after = text[place - 1], text[place]
-    if after.isspace():
-        return True
-    wide = "W" in (unicodedata.east_asian_width(before), unicodedata.east_asian_width(after))
-    return wide and unicodedata.category(after) not in ("Pe", "Pf", "Po")
+    return [*lines, fitted(text[: most + 1], size_px, limit_px) or "…"] if text else lines

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from arr_stream.draw import typeface
 from arr_stream.draw.overlay import draw_patches, stroke_px
-from arr_stream.draw.strip import font_px
+from arr_stream.draw.typeface import font_px
 from arr_stream.errors import InvalidSetting
 from arr_stream.patch_set import PatchSet
 from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS, Channel
