@@ -18,7 +18,7 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_answers, read_records
 from arr_stream.run import run
 from arr_stream.types import FloatArray, Frame
-from arr_stream.vlm.session import OnText, Stop
+from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 from tests.live_fakes import LIGHT
 from tests.media import moving_frames, write_video

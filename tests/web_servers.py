@@ -20,7 +20,7 @@ from arr_stream.config import Settings
 from arr_stream.live.publishing import EventHub
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts
-from arr_stream.vlm.session import ModelSession
+from arr_stream.vlm import ModelSession
 from arr_stream.web.access import AllowedSources, make_access
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving

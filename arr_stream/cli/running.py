@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from arr_stream.run import RunResult
     from arr_stream.stream import Stream
     from arr_stream.types import Frame
-    from arr_stream.vlm.session import ModelSession
+    from arr_stream.vlm import ModelSession
     from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 
 _FRAMES = 36_000

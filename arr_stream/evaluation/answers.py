@@ -24,9 +24,8 @@ from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.stream import Models
 from arr_stream.stream import open as open_stream
 from arr_stream.threads import one_opencv_thread
-from arr_stream.vlm import make_session
+from arr_stream.vlm import ModelSession, Stop, Weighs, make_session
 from arr_stream.vlm.qwen3_vl.prompt import Media
-from arr_stream.vlm.session import ModelSession, Stop, Weighs
 from arr_stream.vlm.watcher import Plan, Watcher
 
 if TYPE_CHECKING:

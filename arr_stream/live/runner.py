@@ -41,7 +41,7 @@ from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 
 if TYPE_CHECKING:
     from arr_stream.sources.live import Interrupt, OnState, SourceState
-    from arr_stream.vlm.session import ModelSession
+    from arr_stream.vlm import ModelSession
 
 Opener = Callable[[Settings, "OnState", "Interrupt"], Source]
 """Function that opens a source; it reports its state to the second argument and stops when the third is set.

@@ -19,7 +19,7 @@ from arr_stream.selection.novelty import CHANGE_THRESHOLD
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import cell_difference
 from arr_stream.types import ByteArray, Frame, Grid
-from arr_stream.vlm.session import ModelSession, OnText, Stop
+from arr_stream.vlm import ModelSession, OnText, Stop
 
 if TYPE_CHECKING:
     from arr_stream.stream import Stream

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from arr_stream.config import TINY, Settings
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
-from arr_stream.vlm import answering, make_session, needed_by_model
-from arr_stream.vlm.session import ModelSession, OnText, Stop
+from arr_stream.vlm import ModelSession, OnText, Stop, answering, make_session, needed_by_model
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from arr_stream.errors import WeightsInvalid
 from arr_stream.plain_text import AnswerText
+from arr_stream.vlm import Stop
 from arr_stream.vlm.qwen3_vl.memory import Memory
-from arr_stream.vlm.session import Stop
 
 
 @dataclass(frozen=True, slots=True)

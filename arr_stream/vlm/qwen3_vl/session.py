@@ -13,6 +13,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery, ModelTooLarge
 from arr_stream.patch_set import Answer, Feeding
 from arr_stream.types import FloatArray, Grid, IntArray
+from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, likelihoods, respond
@@ -22,11 +23,10 @@ from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingSession
-from arr_stream.vlm.session import OnText, Stop
 
 
 class QwenSession(StreamingSession):
-    """Local Qwen3-VL with a streaming memory; see `arr_stream.vlm.session.ModelSession`."""
+    """Local Qwen3-VL with a streaming memory; see `arr_stream.vlm.ModelSession`."""
 
     memory: Memory
 
@@ -75,7 +75,7 @@ class QwenSession(StreamingSession):
             return answer if self._tally == Feeding() else replace(answer, fed=self._fed(last.index))
 
     def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
-        """Return the log-likelihood of each answer; see `arr_stream.vlm.session.Weighs`."""
+        """Return the log-likelihood of each answer; see `arr_stream.vlm.Weighs`."""
         with self._lock, self._memory_errors():
             self._flush()
             self._check_seen()

@@ -20,10 +20,10 @@ from arr_stream.errors import ArrStreamError, ContextExceeded, NothingChosen
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
+from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SeenBlock, SeenMemory, survivors
 from arr_stream.vlm.qwen3_vl.sent_cells import SentCells
-from arr_stream.vlm.session import OnText, Stop
 
 _QUESTION_TOKENS = 256
 """Tokens kept free for a question, in addition to the answer's."""

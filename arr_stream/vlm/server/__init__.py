@@ -4,7 +4,6 @@ A vLLM with arr-stream's plugin receives the chosen cells exactly (`carrying`). 
 their models get an approximation: `packing` describes the pictures, `docs/servers.md` the losses.
 """
 
-from arr_stream.vlm.server.either import EitherSession
-from arr_stream.vlm.server.session import ServerSession
+from arr_stream.vlm.server.session import EitherSession, ServerSession
 
 __all__ = ["EitherSession", "ServerSession"]

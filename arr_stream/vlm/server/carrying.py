@@ -19,6 +19,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery
 from arr_stream.patch_set import Answer, Feeding
 from arr_stream.types import BoolArray, ByteArray, Grid
+from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells
 from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
@@ -27,7 +28,6 @@ from arr_stream.vlm.qwen3_vl.prompt import Media, time_text
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingSession
 from arr_stream.vlm.server.chat import ChatServer, Message, Reply
 from arr_stream.vlm.server.session import MARKER_TOKENS, MESSAGE_TOKENS, answer_of, asked_of, text_tokens
-from arr_stream.vlm.session import OnText, Stop
 
 _MOST_PICTURES = 512
 """Most pictures in one question, as `arr-stream vllm-args` configures servers."""

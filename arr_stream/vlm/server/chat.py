@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from arr_stream.errors import BackendUnavailable, ServerFailed
 from arr_stream.extras import remedy_for
 from arr_stream.plain_text import AnswerText, plain
+from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.server.endpoint import Endpoint
-from arr_stream.vlm.session import OnText, Stop
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -1,29 +1,36 @@
-"""The session for a plain server: it keeps frames as pictures and sends them with each question."""
+"""The session for an unknown server, which sends cells if the server has the plugin, and the one for a plain server.
+
+The latter keeps frames as pictures and sends them with each question.
+"""
 
 from __future__ import annotations
 
 import base64
 import math
 import threading
+import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from arr_stream.config import VlmSettings
-from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, NothingChosen
+from arr_stream.config import Settings, VlmSettings
+from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, NothingChosen, ServerFailed
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame, tokens_of
+from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.server.endpoint import Endpoint
 from arr_stream.vlm.server.packing import Packed, encode, pack
-from arr_stream.vlm.session import OnText, Stop
 
 if TYPE_CHECKING:
+    from arr_stream.vlm.server.carrying import CarryingSession
     from arr_stream.vlm.server.chat import Reply
 
 MARKER_TOKENS = 2
 """Tokens that begin and end a picture."""
 MESSAGE_TOKENS = 8
 """Approximate tokens that a chat template adds to a message."""
+_PROBE_AGAIN_SECONDS = 10.0
+"""Pause before a server that did not say whether it places cells is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,69 @@ class ServerSession:
     def _exceeded(self, what: str, remedy: str) -> ContextExceeded:
         limits = f"vlm.context_tokens={self._settings.context_tokens}, of which {self._settings.answer_tokens} answer"
         return ContextExceeded(f"{what}, with {limits}", remedy=f"{remedy}, or raise vlm.context_tokens")
+
+
+class EitherSession:
+    """`ModelSession` that tests whether a server places cells; until it answers, frames are kept as crops.
+
+    Raises:
+        InvalidSetting, BackendUnavailable: See `ServerSession`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._crops = ServerSession(settings.vlm)
+        self._cells: CarryingSession | None = None
+        self._decided = False
+        self._again_seconds = 0.0
+        self._told = ""
+        self.name = self._crops.name
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        """Show a frame, as cells or as crops; see `ModelSession.see`."""
+        if self._cells is not None:
+            return self._cells.see(frame, patches)
+        if not self._decided and time.monotonic() >= self._again_seconds:
+            places = self._asked()
+            self._decided = places is not None
+            if places:
+                from arr_stream.vlm.server.carrying import CarryingSession
+
+                self._cells = CarryingSession(self._crops.server, self._settings)
+                return self._cells.see(frame, patches)
+        return self._crops.see(frame, patches)
+
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+        """Answer a question; the answer notes how the cells are sent when that has changed. See `ModelSession.ask`."""
+        answer = (self._cells or self._crops).ask(question, on_text=on_text, stop=stop)
+        if self._cells is not None:
+            note = "sent as cells at their true places"
+        else:
+            why = "has no arr-stream plugin" if self._decided else "did not say in time whether it has the plugin"
+            note = f"sent as crops, about where they are: the server {why}"
+        if answer.error is not None or note == self._told:
+            return answer
+        self._told = note
+        return replace(answer, note=note)
+
+    @property
+    def attention(self) -> FloatArray | None:
+        return None  # servers do not report it
+
+    def close(self) -> None:
+        if self._cells is not None:
+            self._cells.close()
+        self._crops.close()
+
+    def _asked(self) -> bool | None:
+        """Return whether the server places cells; None if it does not answer."""
+        from arr_stream.vlm.server.carrying import places_cells
+
+        try:
+            return places_cells(self._crops.server)
+        except ServerFailed:
+            self._again_seconds = time.monotonic() + _PROBE_AGAIN_SECONDS
+            return None
 
 
 def answer_of(
