@@ -25,8 +25,8 @@ def cells_of(grid_hw: tuple[int, int], count: int, frames: int = 1, seed: int = 
     place = np.sort(rng.permutation(grid_hw[0] * grid_hw[1])[:count])
     rows, columns = (part.astype(np.int32) for part in np.divmod(place, grid_hw[1]))
     pictures = rng.integers(0, 256, (count, frames, 32, 32, 3), np.uint8)
-    fields = {"rows": rows, "columns": columns, "level": 0 * rows, "quarter": 0 * rows, "pictures": pictures} | changes
-    return CarriedCells(grid_hw, **fields)
+    table = {"rows": rows, "columns": columns, "level": 0 * rows, "quarter": 0 * rows} | changes
+    return CarriedCells(Cells.of_table(grid_hw, np.stack(list(table.values()), axis=1)), pictures)
 
 
 def opened(png: bytes) -> Image.Image:
@@ -45,19 +45,9 @@ def test_what_is_written_is_read(rows: int, columns: int, share: float, frames: 
     written = cells_of((rows, columns), max(1, int(share * rows * columns)), frames, seed)
     for image in (opened(written.png()), np.asarray(opened(written.png()))):
         read = carried(image)
-        assert read is not None and read.grid_hw == written.grid_hw
-        for name in ("rows", "columns", "level", "quarter", "pictures"):
-            np.testing.assert_array_equal(getattr(read, name), getattr(written, name), name)
-
-
-def test_coarse_and_finer_cells_stand_where_they_stand_here() -> None:
-    rows, columns = np.array([0, 4, 6, 6], np.int32), np.array([0, 4, 7, 7], np.int32)
-    level, quarter = np.array([0, 2, -1, -1], np.int32), np.array([0, 0, 1, 2], np.int32)
-    written = cells_of((7, 9), 4, rows=rows, columns=columns, level=level, quarter=quarter)
-    read = carried(opened(written.png()))
-    assert read is not None
-    here = Cells((7, 9), rows, columns, level, np.ones(4, np.float32), quarter)
-    np.testing.assert_array_equal(read.extents, here.extents)
+        assert read is not None and read.cells.grid_hw == written.cells.grid_hw
+        np.testing.assert_array_equal(read.cells.table, written.cells.table)
+        np.testing.assert_array_equal(read.pictures, written.pictures)
 
 
 def test_pictures_like_any_other_carry_nothing() -> None:
@@ -73,19 +63,19 @@ def test_pictures_like_any_other_carry_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"rows": np.array([0, 6], np.int32)}, "outside of the grid of 6x8"),
-        ({"columns": np.array([0, 8], np.int32)}, "row"),
+        ({"rows": np.array([0, 6], np.int32)}, r"outside of the grid \(6, 8\)"),
+        ({"columns": np.array([0, 8], np.int32)}, "outside of the grid"),
         ({"level": np.array([0, 3], np.int32)}, "level of detail"),
         ({"quarter": np.array([0, 1], np.int32)}, "quarter"),
         ({"rows": np.zeros(2, np.int32), "columns": np.zeros(2, np.int32)}, "given twice"),
     ],
 )
 def test_cells_that_cannot_be_are_refused_on_both_sides(changes: dict[str, Any], says: str) -> None:
-    wrong = cells_of((6, 8), 2, **changes)
+    with pytest.raises(ValueError, match=says):
+        cells_of((6, 8), 2, **changes).png()
+    table = {name: np.arange(2) for name in ("rows", "columns")} | dict.fromkeys(("level", "quarter"), np.zeros(2, int))
     with pytest.raises(CarrierInvalid, match=says):
-        wrong.png()
-    with pytest.raises(CarrierInvalid, match=says):
-        carried(forged((6, 8), np.stack([wrong.rows, wrong.columns, wrong.level, wrong.quarter], axis=1)))
+        carried(forged((6, 8), np.stack(list((table | changes).values()), axis=1)))
 
 
 def test_a_million_cells_are_refused_before_anything_is_made_of_them() -> None:
@@ -122,7 +112,7 @@ def test_bytes_that_were_changed_at_random_are_cells_or_refused_or_a_picture(see
         read = carried(pixels)
     except CarrierInvalid:
         return
-    assert read is None or (read.rows < read.grid_hw[0]).all()
+    assert read is None or (read.cells.rows < read.cells.grid_hw[0]).all()
 
 
 def forged(grid_hw: tuple[int, int], table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -144,7 +134,7 @@ def test_a_server_needs_nothing_that_watches_cameras() -> None:
     code = (
         "import sys\n"
         "sys.modules |= dict.fromkeys(['cv2', 'av', 'kornia', 'rapidocr', 'onnxruntime', 'rich', 'typer', 'skimage'])\n"
-        "import arr_stream.vlm.qwen3_vl.carrier, arr_stream.vlm.qwen3_vl.places, arr_stream.vlm.vllm_plugin\n"
+        "import arr_stream.vlm.qwen3_vl.carrier, arr_stream.vlm.vllm_plugin\n"
         "print(*sorted(name for name in sys.modules if name.startswith('arr_stream.')))"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -153,6 +143,6 @@ def test_a_server_needs_nothing_that_watches_cameras() -> None:
         "arr_stream.vlm",
         "arr_stream.vlm.qwen3_vl",
         "arr_stream.vlm.qwen3_vl.carrier",
-        "arr_stream.vlm.qwen3_vl.places",
+        "arr_stream.vlm.qwen3_vl.cells",
         "arr_stream.vlm.vllm_plugin",
     ]

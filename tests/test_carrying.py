@@ -88,11 +88,11 @@ def test_a_server_that_places_cells_is_given_them_as_they_are() -> None:
     assert answer.note == "sent as cells at their true places" and again.note is None
     assert answer.visual_tokens == 20 and answer.cached_tokens == 7
     found = shown(server.requests[0])
-    assert [each.grid_hw if each else None for each in found] == [(8, 10)] * 2
+    assert [each.cells.grid_hw if each else None for each in found] == [(8, 10)] * 2
     first = found[0]
     assert first is not None
     tiles = frame_at(0).rgb.reshape(8, 32, 10, 32, 3).swapaxes(1, 2)
-    np.testing.assert_array_equal(first.pictures[:, 0], tiles[first.rows, first.columns])
+    np.testing.assert_array_equal(first.pictures[:, 0], tiles[first.cells.rows, first.cells.columns])
 
 
 @pytest.mark.parametrize("mode", ["align", "none"])

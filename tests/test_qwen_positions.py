@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 from arr_stream.selection.allocation import Allocation
 from arr_stream.texture.pictures import finer_pictures
 from arr_stream.types import FINER, Grid
-from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, cell_pictures, merged, patch_rows, texture_picture
-from arr_stream.vlm.qwen3_vl.places import block_extent, interpolation, patch_positions, token_positions
+from arr_stream.vlm.qwen3_vl.cells import (
+    Cells,
+    Normalisation,
+    block_extent,
+    cell_pictures,
+    interpolation,
+    merged,
+    patch_positions,
+    patch_rows,
+    texture_picture,
+    token_positions,
+)
 from tests.tiny_qwen import picture
 
 pytest.importorskip("transformers")

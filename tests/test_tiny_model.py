@@ -17,9 +17,8 @@ from arr_stream.errors import ArrStreamError, BackendUnavailable
 from arr_stream.patch_set import Feeding
 from arr_stream.vlm import answering
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.cells import Cells, block_extent, text_positions, token_positions
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
-from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions, token_positions
 from arr_stream.vlm.qwen3_vl.session import QwenSession
 from arr_stream.web.sessions import SharedSession
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder

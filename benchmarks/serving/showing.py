@@ -57,8 +57,7 @@ def picture(frame: ByteArray) -> dict[str, Any]:
 
 def _carried(frames: Sequence[ByteArray], chosen: Cells) -> dict[str, Any]:
     pictures = np.stack([cell_pictures(frame, chosen) for frame in frames], axis=1)
-    places = chosen.grid_hw, chosen.rows, chosen.columns, chosen.level, chosen.quarter
-    png = base64.b64encode(CarriedCells(*places, pictures).png()).decode("ascii")
+    png = base64.b64encode(CarriedCells(chosen, pictures).png()).decode("ascii")
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png}"}}
 
 

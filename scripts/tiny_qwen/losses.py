@@ -16,8 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_stream.types import CELL_PX, FloatArray
-from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, patch_rows
-from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions, token_positions
+from arr_stream.vlm.qwen3_vl.cells import (
+    Cells,
+    Normalisation,
+    block_extent,
+    patch_rows,
+    text_positions,
+    token_positions,
+)
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
 from benchmarks.scenes.asking import Asked
 from benchmarks.scenes.shapes import COLOURS, SHAPES

@@ -17,8 +17,7 @@ from torch import Tensor
 from transformers import AttentionInterface, GenerationConfig, Qwen3VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
-from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.places import interpolation, patch_positions
+from arr_stream.vlm.qwen3_vl.cells import Cells, interpolation, patch_positions
 from arr_stream.weights.catalogue import HUB_WEIGHTS, shipped_folder
 from benchmarks.scenes.asking import texts
 from benchmarks.scenes.stories import picture_story

@@ -29,13 +29,12 @@ from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Models
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import Cells, merged
+from arr_stream.vlm.qwen3_vl.cells import PATCH_PX, Cells, merged
 from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, TextEntry
 from arr_stream.vlm.qwen3_vl.loading import load
 from arr_stream.vlm.qwen3_vl.memory import Memory
-from arr_stream.vlm.qwen3_vl.places import PATCH_PX
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
 
 try:

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from arr_stream.errors import BackendUnavailable, ModelUnsupported
 from arr_stream.extras import remedy_for
-from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.families import FAMILIES
-from arr_stream.vlm.qwen3_vl.places import (
+from arr_stream.vlm.qwen3_vl.cells import (
+    Cells,
     GridHW,
     block_extent,
     interpolation,
@@ -28,6 +27,7 @@ from arr_stream.vlm.qwen3_vl.places import (
     text_positions,
     token_positions,
 )
+from arr_stream.vlm.qwen3_vl.families import FAMILIES
 
 SUPPORTED = (">=5.18", "<5.25")
 """Versions of transformers whose Qwen3-VL has the expected structure."""

@@ -14,7 +14,7 @@ carrier for a small picture.
 | 6 K | row, column (2 bytes each), level of detail and quarter (1 byte each), as in `Cells` |
 | 4 | CRC-32 of all bytes before |
 
-Numbers are little-endian. The module needs only NumPy and Pillow.
+Numbers are little-endian. The module needs only NumPy, torch and Pillow.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from arr_stream.types import CELL_PX, COARSEST, FINER, FINER_TOKENS, ByteArray, FloatArray, IntArray
-from arr_stream.vlm.qwen3_vl.places import GridHW, covered_blocks, covered_extents
+from arr_stream.types import CELL_PX, COARSEST, FINER, FINER_TOKENS, ByteArray
+from arr_stream.vlm.qwen3_vl.cells import Cells, GridHW
 
 MAGIC = b"ARRCELLS"
 VERSION = 1
@@ -46,37 +46,24 @@ class CarrierInvalid(ValueError):
     """Error for a picture with the carrier's header whose cells are invalid."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CarriedCells:
-    """Cells of one frame, or of a pair, as in `arr_stream.vlm.qwen3_vl.cells.Cells`.
+    """Cells of one frame, or of a pair, with their `pictures`, `[K, F, 32, 32, 3]` uint8, F = 1 frame or 2."""
 
-    `pictures` is `[K, F, 32, 32, 3]` uint8, F = 1 frame or 2.
-    """
-
-    grid_hw: GridHW
-    rows: IntArray
-    columns: IntArray
-    level: IntArray
-    quarter: IntArray
+    cells: Cells
     pictures: ByteArray
 
     def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def extents(self) -> FloatArray:
-        """First row and column, rows and columns covered, in cells: `[K, 4]`."""
-        blocks = covered_blocks(self.grid_hw, self.rows, self.columns, self.level)
-        return covered_extents(blocks, self.level, self.quarter)
+        return len(self.cells)
 
     def png(self) -> bytes:
         """Return the picture as PNG."""
-        _check(self.grid_hw, self.rows, self.columns, self.level, self.quarter)
+        _check(self.cells)
         count, frames = self.pictures.shape[:2]
         table = np.zeros(count, _CELL)
-        for name, values in zip(_CELL.names or (), (self.rows, self.columns, self.level, self.quarter), strict=True):
+        for name, values in zip(_CELL.names or (), self.cells.table.T, strict=True):
             table[name] = values
-        head = _HEAD.pack(MAGIC, VERSION, frames, *self.grid_hw, count) + table.tobytes()
+        head = _HEAD.pack(MAGIC, VERSION, frames, *self.cells.grid_hw, count) + table.tobytes()
         head += _CHECKSUM.pack(zlib.crc32(head))
         across = math.ceil(math.sqrt(count * frames))
         head_rows = _rows_of_bytes(len(head), across)
@@ -116,7 +103,7 @@ def carried_grid(image: object) -> GridHW | None:
     """Return rows and columns of the grid in a carrier's header; None for an ordinary picture."""
     if not isinstance(image, Image.Image) or image.mode != "RGB" or image.width % CELL_PX:
         found = carried(image)
-        return None if found is None else found.grid_hw
+        return None if found is None else found.cells.grid_hw
     begin = image.crop((0, 0, 11, 1)).tobytes()
     return _HEAD.unpack(begin[: _HEAD.size])[3:5] if begin.startswith(MAGIC) else None
 
@@ -127,6 +114,8 @@ def _read(data: ByteArray, height: int, width: int) -> CarriedCells:
     _, version, frames, grid_rows, grid_columns, count = _HEAD.unpack(data[: _HEAD.size].tobytes())
     if version != VERSION:
         raise CarrierInvalid(f"cells are carried in version {version}, expected {VERSION}: update one of the two sides")
+    if not (0 < grid_rows <= MOST_ROWS and 0 < grid_columns <= MOST_ROWS):
+        raise CarrierInvalid(f"a grid of {grid_rows}x{grid_columns} cells, expected 1 to {MOST_ROWS} each way")
     if frames not in (1, 2) or not 0 < count <= MOST_CELLS:
         raise CarrierInvalid(f"{count} cells of {frames} frames, expected 1 to {MOST_CELLS} cells of 1 or 2 frames")
     end = _HEAD.size + count * _CELL.itemsize
@@ -138,31 +127,27 @@ def _read(data: ByteArray, height: int, width: int) -> CarriedCells:
     if checksum != zlib.crc32(data[:end].tobytes()):
         raise CarrierInvalid("the list of cells is damaged: send the picture as it is, without loss")
     table = np.frombuffer(data[_HEAD.size : end].tobytes(), _CELL)
-    rows, columns, level, quarter = (table[name].astype(np.int32) for name in _CELL.names or ())
-    _check((grid_rows, grid_columns), rows, columns, level, quarter)
+    try:
+        cells = Cells.of_table((grid_rows, grid_columns), np.stack([table[name] for name in _CELL.names or ()], axis=1))
+    except ValueError as exc:
+        raise CarrierInvalid(str(exc)) from exc
+    _check(cells)
     tiles = data.reshape(-1, CELL_PX, across, CELL_PX, 3)[head_rows:].swapaxes(1, 2)
     place = np.arange(count * frames)
     pictures = tiles[place // across, place % across].reshape(frames, count, CELL_PX, CELL_PX, 3).swapaxes(0, 1)
-    return CarriedCells((grid_rows, grid_columns), rows, columns, level, quarter, pictures)
+    return CarriedCells(cells, pictures)
 
 
 def _rows_of_bytes(count: int, across: int) -> int:
     return math.ceil(count / (across * CELL_PX * CELL_PX * 3))
 
 
-def _check(grid_hw: GridHW, rows: IntArray, columns: IntArray, level: IntArray, quarter: IntArray) -> None:
-    if not (0 < grid_hw[0] <= MOST_ROWS and 0 < grid_hw[1] <= MOST_ROWS):
-        raise CarrierInvalid(f"a grid of {grid_hw[0]}x{grid_hw[1]} cells, expected 1 to {MOST_ROWS} each way")
-    if not 0 < len(rows) <= MOST_CELLS:
-        raise CarrierInvalid(f"{len(rows)} cells, expected 1 to {MOST_CELLS}")
-    outside = (rows < 0) | (rows >= grid_hw[0]) | (columns < 0) | (columns >= grid_hw[1])
-    if outside.any():
-        first = int(outside.argmax())
-        place = f"row {rows[first]}, column {columns[first]}"
-        raise CarrierInvalid(f"a cell at {place}, outside of the grid of {grid_hw[0]}x{grid_hw[1]}")
-    if ((level < FINER) | (level > COARSEST)).any():
+def _check(cells: Cells) -> None:
+    if not 0 < len(cells) <= MOST_CELLS:
+        raise CarrierInvalid(f"{len(cells)} cells, expected 1 to {MOST_CELLS}")
+    if (cells.level > COARSEST).any():
         raise CarrierInvalid(f"a cell of a level of detail that is not from {FINER} to {COARSEST}")
-    if ((quarter < 0) | (quarter >= np.where(level == FINER, FINER_TOKENS, 1))).any():
+    if ((cells.quarter < 0) | (cells.quarter >= np.where(cells.level == FINER, FINER_TOKENS, 1))).any():
         raise CarrierInvalid("a quarter that its cell does not have")
-    if len(np.unique(np.stack([rows, columns, level, quarter], axis=1), axis=0)) < len(rows):
+    if len(np.unique(cells.table, axis=0)) < len(cells):
         raise CarrierInvalid("a cell is given twice")

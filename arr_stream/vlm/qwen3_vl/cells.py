@@ -1,21 +1,41 @@
-"""Chosen cells: the area of the frame that each covers, and its pixels."""
+"""Chosen cells: the area of the frame that each covers, its positions in Qwen3-VL, and its pixels.
+
+The vision tower rotates by the row and column of each 16-px patch and adds a learned embedding that is interpolated
+from a square table; the language model rotates by time, row and column of each 32-px cell (interleaved M-RoPE). Coarse
+cells and quarters of finer ones have the positions of their centres, which may be halves or quarters. Importing this
+module needs only NumPy and torch, because the plugin on a server uses it too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor
 
-from arr_stream.patch_set import PatchSet
-from arr_stream.selection.allocation import Allocation
-from arr_stream.texture.pictures import finer_pictures
-from arr_stream.types import CELL_PX, FINER, BoolArray, ByteArray, FloatArray, Grid, IntArray, tokens_of
-from arr_stream.vlm.qwen3_vl.places import GridHW, covered_blocks, covered_extents, normalised, patch_pixels
+from arr_stream.types import (
+    CELL_PX,
+    FINER,
+    BoolArray,
+    ByteArray,
+    FloatArray,
+    Grid,
+    IntArray,
+    span_cells,
+    tokens_of,
+)
 
+if TYPE_CHECKING:
+    from arr_stream.patch_set import PatchSet
+    from arr_stream.selection.allocation import Allocation
+
+GridHW = tuple[int, int]
+PATCH_PX = 16
+POSITIONS_PER_TOKEN = 4
+"""Positions in a server's rotary table for each token: a few cells of a large frame take as many as all of them."""
 _NAMES = ("rows", "columns", "level", "score", "quarter")
 
 
@@ -58,14 +78,19 @@ class Cells:
         return cls(grid_hw, rows, columns, np.zeros_like(rows), flat)
 
     @classmethod
-    def chosen(cls, patches: PatchSet) -> Cells:
-        """Return the cells of a patch set, in reading order."""
-        allocation = Allocation(patches.rows, patches.columns, patches.level, patches.score)
-        return cls.allocated(allocation, patches.grid)
+    def of_table(cls, grid_hw: GridHW, table: IntArray) -> Cells:
+        """Return the cells of a `table`, with score 1."""
+        rows, columns, level, quarter = table.T
+        return cls(grid_hw, rows, columns, level, np.ones(len(table), np.float32), quarter)
 
     @classmethod
-    def allocated(cls, chosen: Allocation, grid: Grid) -> Cells:
-        """Return the cells of an allocation in reading order, finer ones as their quarters."""
+    def chosen(cls, patches: PatchSet) -> Cells:
+        """Return the cells of a patch set, in reading order."""
+        return cls.allocated(patches, patches.grid)
+
+    @classmethod
+    def allocated(cls, chosen: Allocation | PatchSet, grid: Grid) -> Cells:
+        """Return the chosen cells in reading order, finer ones as their quarters."""
         count = tokens_of(chosen.level)
         entry = np.repeat(np.arange(len(chosen)), count)
         quarter = (np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)).astype(np.int32)
@@ -74,14 +99,26 @@ class Cells:
         return cells.in_reading_order()
 
     @property
+    def table(self) -> IntArray:
+        """Row, column, level and quarter of each cell, `[K, 4]`."""
+        return np.stack([self.rows, self.columns, self.level, self.quarter], axis=1).astype(np.int32)
+
+    @property
     def blocks(self) -> IntArray:
         """First row, first column, rows and columns covered, `[K, 4]`, cut at the end; for a quarter its cell's."""
-        return covered_blocks(self.grid_hw, self.rows, self.columns, self.level)
+        span = span_cells(self.level)
+        height = np.minimum(span, self.grid_hw[0] - self.rows)
+        width = np.minimum(span, self.grid_hw[1] - self.columns)
+        return np.stack([self.rows, self.columns, height, width], axis=1).astype(np.int32)
 
     @property
     def extents(self) -> FloatArray:
         """`[K, 4]` as `blocks`, but with half rows and columns for a quarter."""
-        return covered_extents(self.blocks, self.level, self.quarter)
+        extents = self.blocks.astype(np.float32)
+        finer = self.level == FINER
+        extents[finer, :2] += np.stack(np.divmod(self.quarter[finer], 2), axis=1) / 2
+        extents[finer, 2:] = 0.5
+        return extents
 
     def select(self, keep: BoolArray | IntArray) -> Cells:
         """Return some of the cells, by mask or by index."""
@@ -97,8 +134,7 @@ class Cells:
         """Return at most `most` tokens with the highest scores, in reading order; of a cell all quarters or none."""
         if len(self) <= most:
             return self
-        places = np.stack([self.rows, self.columns, self.level], axis=1)
-        _, first, of = np.unique(places, axis=0, return_index=True, return_inverse=True)
+        _, first, of = np.unique(self.table[:, :3], axis=0, return_index=True, return_inverse=True)
         first = first[of.reshape(-1)]
         order = np.lexsort((first, -self.score))
         kept = order[:most]
@@ -125,8 +161,7 @@ def merged(parts: Sequence[Cells]) -> Cells:
     finer = np.zeros(joined.grid_hw, bool)
     finer[joined.rows[joined.level == FINER], joined.columns[joined.level == FINER]] = True
     joined = joined.select((joined.level != 0) | ~finer[joined.rows, joined.columns])
-    names = ("rows", "columns", "level", "quarter")
-    places, of = np.unique(np.stack([getattr(joined, name) for name in names], axis=1), axis=0, return_inverse=True)
+    places, of = np.unique(joined.table, axis=0, return_inverse=True)
     score = np.zeros(len(places), np.float32)
     np.maximum.at(score, of.reshape(-1), joined.score)
     rows, columns, level, quarter = places.T
@@ -158,6 +193,8 @@ def cell_pictures(picture: ByteArray, cells: Cells, source: ByteArray | None = N
         raise ValueError(
             f"picture is {list(picture.shape)}, expected {rows * CELL_PX}x{columns * CELL_PX} pixels of RGB"
         )
+    import cv2
+
     tiles = picture.reshape(rows, CELL_PX, columns, CELL_PX, 3).swapaxes(1, 2)
     cut: ByteArray = tiles[cells.rows, cells.columns]
     blocks = cells.blocks * CELL_PX
@@ -175,6 +212,8 @@ def _quarter_pictures(quarters: Cells, source: ByteArray | None) -> ByteArray:
     """Cut quarters of cells from the frame itself; `[K, 32, 32, 3]`."""
     if source is None:
         raise ValueError("cells are given finer, and there is no frame in source pixels to cut them from")
+    from arr_stream.texture.pictures import finer_pictures
+
     grid = Grid((source.shape[1], source.shape[0]), *quarters.grid_hw)
     places, of = np.unique(np.stack([quarters.rows, quarters.columns], axis=1), axis=0, return_inverse=True)
     pictures = finer_pictures(source, grid, *places.T)
@@ -211,3 +250,70 @@ def patch_rows(
     cut.append(cut[0] if second is first else cell_pictures(second, cells, after))
     rows = normalised(patch_pixels(np.stack(cut, axis=1)), normalisation.mean, normalisation.std)
     return torch.from_numpy(rows.reshape(len(cells) * 4, -1))
+
+
+def patch_pixels(pictures: ByteArray) -> ByteArray:
+    """Lay out cells `[K, F, 32, 32, 3]` as patches, like the processor of Qwen3-VL; `[K, 2, 2, 3, F, 16, 16]`.
+
+    A cell has four patches, each of them channel, frame, pixel row and pixel column.
+    """
+    halves = pictures.reshape(len(pictures), -1, 2, PATCH_PX, 2, PATCH_PX, 3)
+    laid_out: ByteArray = halves.transpose(0, 2, 4, 6, 1, 3, 5)
+    return laid_out
+
+
+def normalised(pixels: ByteArray, mean: Sequence[float], std: Sequence[float]) -> FloatArray:
+    """Normalise pixels of `patch_pixels`; mean and standard deviation are for pixels in [0, 1].
+
+    The order of operations is the processor's, so that the numbers are equal to the last bit.
+    """
+    shift, scale = ((255 * np.array(part, np.float32)).reshape(3, 1, 1, 1) for part in (mean, std))
+    return np.ascontiguousarray((pixels.astype(np.float32) - shift) / scale, dtype=np.float32)
+
+
+def patch_positions(cells: Cells) -> Tensor:
+    """Return row and column of every patch in patches of the full grid, block by block; `[4 * K, 2]` float32."""
+    extents = cells.extents
+    first, covered = 2 * extents[:, :2], extents[:, 2:]
+    half = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
+    # Half i of a block starts i * covered patches after its first and is that many patches long.
+    middles = first[:, None] + half * covered[:, None] + (covered[:, None] - 1) / 2
+    return torch.from_numpy(middles.reshape(-1, 2).astype(np.float32))
+
+
+def interpolation(positions: Tensor, grid_hw: GridHW, side: int) -> tuple[Tensor, Tensor]:
+    """Return indices and weights, both `[N, 4]`, that read the `side` by `side` table at `[N, 2]` patch positions.
+
+    The interpolation is bilinear, with the corners of the table on the corner patches of the frame.
+    """
+    patches = torch.tensor(grid_hw, dtype=torch.float32) * 2
+    # Finer cells may be half a patch beyond the corners, where the table ends.
+    places = (positions.to(torch.float32) * (side - 1) / (patches - 1).clamp(min=1)).clamp(0, side - 1)
+    low = places.floor()
+    share = places - low
+    low_index = low.long().clamp(0, side - 1)
+    high_index = (low_index + 1).clamp(max=side - 1)
+    rows = torch.stack([low_index[:, 0], high_index[:, 0]], dim=1)
+    columns = torch.stack([low_index[:, 1], high_index[:, 1]], dim=1)
+    row_weights = torch.stack([1 - share[:, 0], share[:, 0]], dim=1)
+    column_weights = torch.stack([1 - share[:, 1], share[:, 1]], dim=1)
+    indices = rows[:, :, None] * side + columns[:, None, :]
+    weights = row_weights[:, :, None] * column_weights[:, None, :]
+    return indices.reshape(-1, 4), weights.reshape(-1, 4)
+
+
+def token_positions(cells: Cells, start: float) -> Tensor:
+    """Return time, row and column of every cell of a block that starts at `start`; `[3, K]` float32."""
+    extents = torch.from_numpy(cells.extents)
+    middle = extents[:, :2] + (extents[:, 2:] - 1) / 2
+    return torch.cat([torch.zeros(1, len(extents)), middle.T]) + start
+
+
+def text_positions(count: int, start: float) -> Tensor:
+    """Return positions of text, which advances by one on all three axes; `[3, count]` float32."""
+    return (torch.arange(count, dtype=torch.float32) + start).expand(3, -1)
+
+
+def block_extent(grid_hw: GridHW) -> int:
+    """Return the number of positions that a block takes, regardless of how few of its cells are sent."""
+    return max(grid_hw)

@@ -23,8 +23,7 @@ from torch import Tensor
 from arr_stream.errors import InvalidSetting, NothingChosen
 from arr_stream.types import BoolArray, ByteArray, FloatArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
-from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows
-from arr_stream.vlm.qwen3_vl.places import token_positions
+from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows, token_positions
 
 Mode = Literal["sparse", "prune", "weight"]
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.cells import block_extent, text_positions
 from arr_stream.vlm.qwen3_vl.encoding import Block
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, TextEntry
-from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
 PREFILL_CHUNK_TOKENS = 4096

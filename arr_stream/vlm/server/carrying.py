@@ -18,12 +18,11 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery
 from arr_stream.patch_set import Answer, Feeding
-from arr_stream.types import BoolArray, ByteArray, Grid
+from arr_stream.types import BoolArray, Grid
 from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells
-from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
+from arr_stream.vlm.qwen3_vl.cells import POSITIONS_PER_TOKEN, Cells, block_extent, cell_pictures
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
-from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent
 from arr_stream.vlm.qwen3_vl.prompt import Media, time_text
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingSession
 from arr_stream.vlm.server.chat import ChatServer, Message, Reply
@@ -36,14 +35,8 @@ _PROBES = (1, 17)
 
 
 @dataclass(frozen=True, eq=False)
-class SentBlock:
-    """Cells of one frame, or of a pair, as they are sent; `pictures` is `[K, F, 32, 32, 3]`, F = 1 frame or 2."""
-
-    cells: Cells
-    pictures: ByteArray
-
-    def __len__(self) -> int:
-        return len(self.cells)
+class SentBlock(CarriedCells):
+    """Cells of one frame, or of a pair, as they are sent."""
 
     def select(self, keep: BoolArray) -> SentBlock:
         """Return the tokens that the mask keeps."""
@@ -52,10 +45,7 @@ class SentBlock:
     @cached_property
     def url(self) -> str:
         """Data URL of the picture that carries the cells; cached, since later requests must repeat it exactly."""
-        cells = self.cells
-        places = cells.grid_hw, cells.rows, cells.columns, cells.level, cells.quarter
-        png = CarriedCells(*places, self.pictures).png()
-        return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+        return f"data:image/png;base64,{base64.b64encode(self.png()).decode('ascii')}"
 
 
 class Conversation:
@@ -180,9 +170,7 @@ def places_cells(server: ChatServer) -> bool:
     """Return whether a server gives a picture one token a cell, tested with two small requests."""
     counts = []
     for count in _PROBES:
-        places = np.arange(count, dtype=np.int32)
-        cells = Cells((count, count), places, places, np.zeros_like(places), np.ones(count, np.float32))
-        block = SentBlock(cells, np.full((count, 1, 32, 32, 3), 128, np.uint8))
+        block = SentBlock(Cells.whole((1, count)), np.full((count, 1, 32, 32, 3), 128, np.uint8))
         content = [{"type": "image_url", "image_url": {"url": block.url}}, {"type": "text", "text": "?"}]
         counts.append(server.count([{"role": "user", "content": content}]))
     return counts[1] - counts[0] == _PROBES[1] - _PROBES[0]

@@ -25,13 +25,12 @@ from vllm.model_executor.models.qwen3_vl import (
 from vllm.model_executor.models.qwen3_vl_moe import Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeProcessingInfo
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from arr_stream.types import FloatArray, IntArray
-from arr_stream.vlm.qwen3_vl.places import (
+from arr_stream.types import IntArray
+from arr_stream.vlm.qwen3_vl.cells import (
     POSITIONS_PER_TOKEN,
+    Cells,
     GridHW,
     block_extent,
-    covered_blocks,
-    covered_extents,
     interpolation,
     patch_positions,
     text_positions,
@@ -43,19 +42,9 @@ FRACTIONS = 4
 """Denominator of positions: coarse cells have positions at halves, quarters of cells at quarters."""
 
 
-class _Places:
-    """Cells of one picture, from the table of a request; the whole grid if the table is empty."""
-
-    def __init__(self, grid_hw: GridHW, table: IntArray) -> None:
-        if not len(table):
-            rows, columns = np.divmod(np.arange(grid_hw[0] * grid_hw[1], dtype=np.int32), np.int32(grid_hw[1]))
-            table = np.stack([rows, columns, 0 * rows, 0 * rows], axis=1)
-        self.grid_hw = grid_hw
-        blocks = covered_blocks(grid_hw, table[:, 0], table[:, 1], table[:, 2])
-        self.extents: FloatArray = covered_extents(blocks, table[:, 2], table[:, 3])
-
-    def __len__(self) -> int:
-        return len(self.extents)
+def _cells(grid_hw: GridHW, table: IntArray) -> Cells:
+    """Return the cells of one picture, from the table of a request; the whole grid if the table is empty."""
+    return Cells.of_table(grid_hw, table) if len(table) else Cells.whole(grid_hw)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +52,7 @@ class _Carried:
     """Pictures of one pass, some of which carry cells: pixels `[4 sum K, 1536]`, and the places of the cells."""
 
     pixels: Tensor
-    places: Sequence[_Places]
+    places: Sequence[Cells]
 
 
 class _Sparse:
@@ -87,7 +76,7 @@ class _Sparse:
             return parsed
         grids = [(h // 2, w // 2) for _, h, w in parsed["image_grid_thw"].tolist()]
         tables = table.cpu().split(count.tolist())
-        places = [_Places(grid, each.numpy()) for grid, each in zip(grids, tables, strict=True)]
+        places = [_cells(grid, each.numpy()) for grid, each in zip(grids, tables, strict=True)]
         return _Carried(parsed["pixel_values"], places)
 
     def _process_image_input(self, image_input: Any) -> Any:
@@ -97,7 +86,7 @@ class _Sparse:
         places = image_input.places
         return torch.split(self._encoded(image_input.pixels, places), [len(each) for each in places])
 
-    def _encoded(self, pixels: Tensor, places: Sequence[_Places]) -> Tensor:
+    def _encoded(self, pixels: Tensor, places: Sequence[Cells]) -> Tensor:
         """Run the vision tower over the cells of several pictures, each separately; `[sum K, ...]`."""
         visual = self.visual
         positions = [patch_positions(each) for each in places]
@@ -148,7 +137,7 @@ class _Sparse:
         for feature in sorted(mm_features, key=lambda feature: feature.mm_position.offset):
             count, table = _table_of(feature)
             for offset, rows, columns, tokens in self._iter_mm_grid_hw(input_tokens, [feature], *ids, merge):  # type: ignore[attr-defined]
-                places = _Places((rows, columns), table)
+                places = _cells((rows, columns), table)
                 text(offset)
                 parts.append(token_positions(places, position))
                 position += block_extent((rows, columns))
@@ -173,7 +162,7 @@ class _Sparse:
         pixels = (torch.arange(size[0] * size[1]) * 37 % 251).reshape(size).to(torch.uint8).to(visual.device)
         grid = torch.tensor([[1, 2 * rows, 2 * columns]])
         expected = visual(pixels, grid_thw=grid).float()
-        found = self._encoded(pixels, [_Places((rows, columns), np.zeros((0, 4), np.int32))]).float()
+        found = self._encoded(pixels, [Cells.whole((rows, columns))]).float()
         difference = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
         allowed = {torch.float32: 1e-4}.get(visual.dtype, 0.05)
         if not difference <= allowed:

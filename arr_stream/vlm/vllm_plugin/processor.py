@@ -15,7 +15,7 @@ from vllm.multimodal.parse import ImageProcessorItems, MultiModalDataItems
 from vllm.multimodal.processing import PromptReplacement, PromptUpdate
 
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells, carried, carried_grid
-from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent, normalised, patch_pixels
+from arr_stream.vlm.qwen3_vl.cells import POSITIONS_PER_TOKEN, block_extent, normalised, patch_pixels
 
 CELLS = "sparse_cells"
 """`[K, 4]` int32: row, column, level of detail and quarter of each cell of a picture; empty for an ordinary one."""
@@ -70,8 +70,9 @@ class SparseProcessor(Qwen3VLMultiModalProcessor):
                 cells.append(np.zeros((0, 4), np.int32))
             else:
                 pixels.append(self._rows(each))
-                grid_thw.append(torch.tensor([1, 2 * each.grid_hw[0], 2 * each.grid_hw[1]]))
-                cells.append(np.stack([each.rows, each.columns, each.level, each.quarter], axis=1))
+                rows, columns = each.cells.grid_hw
+                grid_thw.append(torch.tensor([1, 2 * rows, 2 * columns]))
+                cells.append(each.cells.table)
         return {
             "pixel_values": torch.cat(pixels),
             "image_grid_thw": torch.stack(grid_thw),
