@@ -5,15 +5,14 @@ attention's value and output projections, the last norm and the projection bring
 (Zhou, Loy and Dai, ECCV 2022), every place goes through the same maps separately: the last block does not mix places,
 and its residual and MLP are left out.
 
-Three kinds of tower are supported: open_clip's own ViT, timm's ViT (SigLIP, MobileCLIP-B) and timm's FastViT
-(MobileCLIP). SigLIP has an attention pool: its last block runs as trained, and each place then goes through the value
-path of the pool. FastViT averages places before one linear map, so that applying the map to every place is exact: the
-mean over places is the pooled feature.
+Three kinds of tower are supported: open_clip's own ViT, timm's ViT (SigLIP) and timm's FastViT (MobileCLIP-S).
+SigLIP has an attention pool: its last block runs as trained, and each place then goes through the value path of the
+pool. FastViT averages places before one linear map, so that applying the map to every place is exact: the mean over
+places is the pooled feature.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -46,79 +45,35 @@ class Tower(ABC):
         """
 
 
-def make_tower(visual: nn.Module, space: str) -> Tower:
+def make_tower(visual: Any, space: str) -> Tower:
     """Return the dense view of the vision tower of an open_clip model; `space` names the model, for errors.
 
     Raises:
         InvalidSetting: Its architecture is not supported.
     """
-    tower = _tower_of(visual)
-    if tower is None:
-        inner = getattr(visual, "trunk", visual)
-        raise InvalidSetting(
-            f"clip.model={space}: no dense features are known for a tower of kind {type(inner).__name__}",
-            remedy="use a ViT (ViT-B-16), a SigLIP or a MobileCLIP model",
-        )
-    return tower
-
-
-def _tower_of(visual: Any) -> Tower | None:
     if isinstance(visual, VisionTower):
         return OpenClipViT(visual)
     from open_clip.timm_model import TimmModel
     from open_clip.transformer import VisionTransformer
-
-    if isinstance(visual, VisionTransformer):
-        return OpenClipViT(visual) if OpenClipViT.fits(visual) else None
-    if not isinstance(visual, TimmModel):
-        return None
     from timm.models.fastvit import FastVit
     from timm.models.vision_transformer import VisionTransformer as TimmTrunk
 
-    if isinstance(visual.trunk, FastVit):
-        return FastViT(visual) if FastViT.fits(visual) else None
-    return TimmViT(visual) if isinstance(visual.trunk, TimmTrunk) and TimmViT.fits(visual) else None
+    inner = visual.trunk if isinstance(visual, TimmModel) else visual
+    for kind, tower in ((VisionTransformer, OpenClipViT), (TimmTrunk, SigLip), (FastVit, FastViT)):
+        if isinstance(inner, kind) and tower.fits(visual):
+            return tower(visual)
+    raise InvalidSetting(
+        f"clip.model={space}: no dense features are known for a tower of kind {type(inner).__name__}",
+        remedy="use a ViT (ViT-B-16), a SigLIP or a MobileCLIP-S model",
+    )
 
 
-class _Transformer(Tower):
-    """Shared steps of the two ViTs; tokens are `[B, prefix + N, C]`, the prefix being class and register tokens."""
-
-    pooled_by_attention = False
-    _own_hw: tuple[int, int]
-    """Places per side at the model's training size."""
-    _blocks: list[Any]
-
-    def features(self, pixels: Tensor) -> Tensor:
-        grid_hw = pixels.shape[2] // self.stride_px, pixels.shape[3] // self.stride_px
-        tokens = self._embedded(pixels, grid_hw)
-        for block in self._blocks[:-1]:
-            tokens = block(tokens)
-        tokens = self._blocks[-1](tokens) if self.pooled_by_attention else self._attended_alone(tokens)
-        places = self._to_joint(tokens[:, tokens.shape[1] - math.prod(grid_hw) :])
-        places = F.normalize(places.float(), dim=-1)
-        return places.transpose(1, 2).reshape(len(places), -1, *grid_hw)
-
-    @abstractmethod
-    def _embedded(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
-        """Return the tokens at the input of the first block."""
-
-    @abstractmethod
-    def _attended_alone(self, tokens: Tensor) -> Tensor:
-        """Return tokens `[B, T, C]` through the last block's attention branch, each attending to itself alone."""
-
-    @abstractmethod
-    def _to_joint(self, tokens: Tensor) -> Tensor:
-        """Project tokens without prefix to the joint space, `[B, N, D]`, each by itself."""
-
-
-class OpenClipViT(_Transformer):
+class OpenClipViT(Tower):
     """open_clip's own vision transformer: ViT-B-32, ViT-B-16, ViT-L-14 and their like; and the one in the package."""
 
     def __init__(self, visual: Any) -> None:
         self._visual = visual
-        self._blocks = list(visual.transformer.resblocks)
         self.stride_px = int(visual.patch_size[0])
-        self._own_hw = int(visual.grid_size[0]), int(visual.grid_size[1])
 
     @staticmethod
     def fits(visual: Any) -> bool:
@@ -129,90 +84,55 @@ class OpenClipViT(_Transformer):
         plain = all(type(block) is ResidualAttentionBlock for block in blocks) and visual.transformer.batch_first
         return plain and visual.attn_pool is None and visual.patch_size[0] == visual.patch_size[1]
 
-    def _embedded(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+    def features(self, pixels: Tensor) -> Tensor:
         visual = self._visual
-        patches: Tensor = visual.conv1(pixels).flatten(2).transpose(1, 2)
+        *blocks, last = visual.transformer.resblocks
+        patches = visual.conv1(pixels)
+        grid_hw = patches.shape[2], patches.shape[3]
+        patches = patches.flatten(2).transpose(1, 2)
         first = visual.class_embedding.to(patches.dtype).expand(len(patches), 1, -1)
-        positions = resized_positions(visual.positional_embedding, self._own_hw, grid_hw, prefix=1)
-        tokens: Tensor = visual.ln_pre(torch.cat([first, patches], dim=1) + positions.to(patches.dtype))
-        return tokens
-
-    def _attended_alone(self, tokens: Tensor) -> Tensor:
-        block = self._blocks[-1]
-        qkv = F.linear(block.ln_1(tokens), block.attn.in_proj_weight, block.attn.in_proj_bias)
-        out: Tensor = block.ls_1(block.attn.out_proj(qkv.chunk(3, dim=-1)[2]))
-        return out
-
-    def _to_joint(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self._visual.ln_post(tokens) @ self._visual.proj
-        return out
+        own, own_hw = visual.positional_embedding, (int(visual.grid_size[0]), int(visual.grid_size[1]))
+        positions = torch.cat([own[:1], resized_positions(own[1:], own_hw, grid_hw)])
+        tokens = visual.ln_pre(torch.cat([first, patches], dim=1) + positions.to(patches.dtype))
+        for block in blocks:
+            tokens = block(tokens)
+        # Attention of each token to itself alone: the value path.
+        qkv = F.linear(last.ln_1(tokens), last.attn.in_proj_weight, last.attn.in_proj_bias)
+        tokens = last.ls_1(last.attn.out_proj(qkv.chunk(3, dim=-1)[2]))
+        return _unit_planes(visual.ln_post(tokens[:, 1:]) @ visual.proj, grid_hw)
 
 
-class TimmViT(_Transformer):
-    """timm's vision transformer inside open_clip: SigLIP (attention pool) and MobileCLIP-B (class token)."""
+class SigLip(Tower):
+    """timm's vision transformer with an attention pool inside open_clip: SigLIP and SigLIP 2."""
 
     def __init__(self, visual: Any) -> None:
-        self._visual, self._trunk = visual, visual.trunk
-        self._blocks = list(visual.trunk.blocks)
-        embed = self._trunk.patch_embed
-        if hasattr(embed, "strict_img_size"):
-            embed.strict_img_size = False  # frames may have any size
+        self._visual = visual
+        embed = visual.trunk.patch_embed
+        embed.strict_img_size = False  # frames may have any size
         self._own_hw = int(embed.grid_size[0]), int(embed.grid_size[1])
         self.stride_px = int(embed.img_size[0]) // self._own_hw[0]
-        self.pooled_by_attention = self._trunk.attn_pool is not None
 
     @staticmethod
     def fits(visual: Any) -> bool:
-        """Return whether it has plain blocks, learned positions, and a supported pool."""
-        from timm.layers.attention import Attention
+        """Return whether it has learned positions, no other tokens than places, and a pool that sees each alone."""
         from timm.layers.attention_pool import AttentionPoolLatent
-        from timm.models.vision_transformer import Block
 
-        trunk = visual.trunk
-        plain = all(
-            type(block) is Block and type(block.attn) is Attention and block.attn.gate is None for block in trunk.blocks
-        )
-        pool = trunk.attn_pool
-        if pool is None:
-            known_pool = trunk.global_pool in ("token", "avg")
-        else:
-            known_pool = type(pool) is AttentionPoolLatent and pool.pos_embed is None and pool.latent_len == 1
-        return plain and known_pool and trunk.pos_embed is not None
+        trunk, pool = visual.trunk, visual.trunk.attn_pool
+        known_pool = type(pool) is AttentionPoolLatent and pool.pos_embed is None and pool.latent_len == 1
+        return known_pool and trunk.pos_embed is not None and trunk.num_prefix_tokens == 0
 
-    def _embedded(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
-        trunk = self._trunk
-        patches = trunk.patch_embed(pixels)
-        tokens = patches.flatten(1, 2) if patches.ndim == 4 else patches
-        prefix = [
-            token.expand(len(tokens), -1, -1) for token in (trunk.cls_token, trunk.reg_token) if token is not None
-        ]
-        shared = 0 if trunk.no_embed_class else trunk.num_prefix_tokens
-        positions = resized_positions(trunk.pos_embed[0], self._own_hw, grid_hw, prefix=shared)
-        if trunk.no_embed_class:
-            tokens = torch.cat([*prefix, tokens + positions], dim=1)
-        else:
-            tokens = torch.cat([*prefix, tokens], dim=1) + positions
-        out: Tensor = trunk.norm_pre(tokens)
-        return out
-
-    def _attended_alone(self, tokens: Tensor) -> Tensor:
-        block = self._blocks[-1]
-        values = block.attn.qkv(block.norm1(tokens)).chunk(3, dim=-1)[2]
-        out: Tensor = block.ls1(block.attn.proj(block.attn.norm(values)))
-        return out
-
-    def _to_joint(self, tokens: Tensor) -> Tensor:
-        trunk = self._trunk
-        places = trunk.norm(tokens)
-        if self.pooled_by_attention:
-            # Attention over one token gives it weight 1, so the pool reduces to its value path.
-            places = trunk.attn_pool(places.flatten(0, 1).unsqueeze(1)).unflatten(0, tokens.shape[:2])
-        out: Tensor = self._visual.head(trunk.head(trunk.fc_norm(places)))
-        return out
+    def features(self, pixels: Tensor) -> Tensor:
+        trunk = self._visual.trunk
+        grid_hw = pixels.shape[2] // self.stride_px, pixels.shape[3] // self.stride_px
+        tokens = trunk.patch_embed(pixels) + resized_positions(trunk.pos_embed[0], self._own_hw, grid_hw)
+        places = trunk.norm(trunk.blocks(trunk.norm_pre(tokens)))
+        # Attention over one token gives it weight 1, so the pool reduces to its value path.
+        places = trunk.attn_pool(places.flatten(0, 1).unsqueeze(1)).unflatten(0, places.shape[:2])
+        return _unit_planes(self._visual.head(trunk.head(trunk.fc_norm(places))), grid_hw)
 
 
 class FastViT(Tower):
-    """timm's FastViT inside open_clip: the convolutional MobileCLIP models."""
+    """timm's FastViT inside open_clip: the convolutional MobileCLIP-S models."""
 
     def __init__(self, visual: Any) -> None:
         self._visual = visual
@@ -232,13 +152,15 @@ class FastViT(Tower):
         return F.normalize(joint.float(), dim=-1).permute(0, 3, 1, 2)
 
 
-def resized_positions(
-    positions: Tensor, from_hw: tuple[int, int], to_hw: tuple[int, int], *, prefix: int = 0
-) -> Tensor:
-    """Resize learned positions `[prefix + N, C]` to another grid, bicubically; the prefix is unchanged."""
+def _unit_planes(places: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+    """Return `[B, N, D]` as `[B, D, h, w]` float32 of unit length."""
+    return F.normalize(places.float(), dim=-1).transpose(1, 2).reshape(len(places), -1, *grid_hw)
+
+
+def resized_positions(positions: Tensor, from_hw: tuple[int, int], to_hw: tuple[int, int]) -> Tensor:
+    """Resize learned positions `[N, C]` to another grid, bicubically."""
     if from_hw == to_hw:
         return positions
-    first, places = positions[:prefix], positions[prefix:]
-    plane = places.float().T.reshape(1, -1, *from_hw)
+    plane = positions.float().T.reshape(1, -1, *from_hw)
     resized = F.interpolate(plane, size=to_hw, mode="bicubic", align_corners=False)[0]
-    return torch.cat([first, resized.flatten(1).T.to(positions.dtype)])
+    return resized.flatten(1).T.to(positions.dtype)
