@@ -442,11 +442,6 @@ def serve_hub(hub: FileServer, repository: str, name: str, data: bytes, stated: 
     hub.files[f"/cdn/{name}"] = Served(data, headers={"ETag": f'"{digest}"'})
 
 
-def serve_absence(hub: FileServer, repository: str, name: str) -> None:
-    headers = {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "c" * 40}
-    hub.files[f"/{repository}/resolve/main/{name}"] = Served(status=404, headers=headers)
-
-
 @pytest.fixture
 def safetensors_bytes(tmp_path: Path) -> bytes:
     save_file(STATE, tmp_path / "made.safetensors")
@@ -471,20 +466,6 @@ def test_the_hub_states_the_hash(hub: FileServer, tmp_path: Path, safetensors_by
     assert told[-1] == len(safetensors_bytes)
 
 
-def test_a_cut_connection_to_the_hub_is_taken_up_again(
-    hub: FileServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    # Its client writes 10 MiB at a time, and loses less than that.
-    data = DATA * 18
-    serve_hub(hub, "own/repo", "open_clip_model.safetensors", data)
-    path = "/cdn/open_clip_model.safetensors"
-    hub.files[path] = hub.files[path]._replace(cut_after=12_000_000)
-    fetched = weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=hub.url)
-    assert fetched.read_bytes() == data
-    assert hub.asked[-1][1:3] == (path, f"bytes={10 * 2**20}-")
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(("stated", "published"), [("a" * 64, None), (None, "b" * 64)], ids=["hub", "catalogue"])
 def test_a_hub_that_sends_other_bytes_than_it_or_the_catalogue_states(
     hub: FileServer, tmp_path: Path, safetensors_bytes: bytes, stated: str | None, published: str | None
@@ -496,12 +477,11 @@ def test_a_hub_that_sends_other_bytes_than_it_or_the_catalogue_states(
     assert weights.on_disk(entry, tmp_path / "models") is None
 
 
-def test_a_repository_without_safetensors_gives_its_pickle(hub: FileServer, tmp_path: Path) -> None:
-    torch.save(STATE, tmp_path / "made.bin")
-    serve_absence(hub, "own/repo", "open_clip_model.safetensors")
-    serve_hub(hub, "own/repo", "open_clip_pytorch_model.bin", (tmp_path / "made.bin").read_bytes())
-    path = weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=hub.url)
-    assert path.name == "open_clip_pytorch_model.bin" and weights.load_state_dict(path).keys() == STATE.keys()
+def test_a_repository_without_the_file(hub: FileServer, tmp_path: Path) -> None:
+    headers = {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "c" * 40}
+    hub.files["/own/repo/resolve/main/open_clip_model.safetensors"] = Served(status=404, headers=headers)
+    with refused(FetchFailed, "own/repo", "EntryNotFound"):
+        weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=hub.url)
 
 
 def test_the_tokenizer_comes_along(hub: FileServer, tmp_path: Path, safetensors_bytes: bytes) -> None:

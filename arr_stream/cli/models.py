@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_stream.cli.console import err, out, print_line, say
+from arr_stream.cli.console import Advance, counting, out, print_line, say
 from arr_stream.cli.measuring import Json
 from arr_stream.errors import ArrStreamError, BackendUnavailable, WeightsInvalid
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
     from arr_stream.weights import KnownWeights
-    from arr_stream.weights.fetching import Progress as Report
+    from arr_stream.weights.fetching import Progress
 
 app = typer.Typer(help="Weights on disk: list, download, verify, and locate them.", no_args_is_help=True)
 
@@ -68,8 +66,9 @@ def fetch(
         there = weights.on_disk(wanted, models_folder) is not None and not force
         what = "is there already" if there else f"from {wanted.origin}, licence {wanted.licence}"
         say(f"{wanted.name}: {what}")
-        with _bar(wanted.name) as report:
-            path = weights.fetch(wanted, models_folder, progress=report, force=force)
+        with counting() as advance:
+            progress = _progress(wanted.name, advance)
+            path = weights.fetch(wanted, models_folder, progress=progress, force=force)
         print_line(str(path))
 
 
@@ -116,13 +115,13 @@ def path(
 
 
 def fetch_needed(settings: Settings) -> None:
-    """Download the weights that a run needs and may fetch, with a bar, before anything else starts."""
+    """Download the weights that a run needs and may fetch, and show the progress, before anything else starts."""
     from arr_stream import weights
     from arr_stream.keyframes.generate import needed_weights
 
     for name in needed_weights(settings) if settings.models.download else ():
-        with _bar(name) as report:
-            weights.find(name, settings.models, report)
+        with counting() as advance:
+            weights.find(name, settings.models, _progress(name, advance))
 
 
 def _folder(given: Path | None) -> Path:
@@ -146,17 +145,6 @@ def _row(weights: KnownWeights, models_folder: Path) -> dict[str, object]:
     }
 
 
-@contextmanager
-def _bar(name: str) -> Iterator[Report]:
-    """Yield a bar on a terminal; print nothing elsewhere, so that logs stay short."""
-    from rich import progress as rich
-
-    amounts = (rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeRemainingColumn())
-    columns = (rich.TextColumn("{task.description}"), *amounts)
-    with rich.Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task(name, total=None)
-
-        def report(done_bytes: int, total_bytes: int | None) -> None:
-            progress.update(task, completed=done_bytes, total=total_bytes)
-
-        yield report
+def _progress(name: str, advance: Advance) -> Progress:
+    """Return the callback of a download that shows its megabytes."""
+    return lambda done, total: advance(f"{name}: {done / 1e6:.0f} MB", done, total or done)

@@ -23,7 +23,7 @@ from typing import IO, Any
 from arr_stream.config import ModelSettings
 from arr_stream.errors import BackendUnavailable, FetchFailed, WeightsInvalid
 from arr_stream.extras import remedy_for
-from arr_stream.weights.catalogue import HUB_WEIGHTS, HubFile, KnownWeights, folder, known, on_disk, place
+from arr_stream.weights.catalogue import HubFile, KnownWeights, folder, known, on_disk, place
 from arr_stream.weights.loading import sha256_of
 
 Progress = Callable[[int, int | None], object]
@@ -34,7 +34,6 @@ MAX_BYTES = 20 * 2**30
 TIMEOUT_SECONDS = 30.0
 """Longest wait for data from the web."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-_HUB_PICKLE = "open_clip_pytorch_model.bin"
 _STAGING = ".fetching"
 _BLOCK_BYTES = 1 << 18
 _SPARE_BYTES = 64 * 2**20
@@ -108,9 +107,7 @@ def fetch(
         path = None if force else on_disk(weights, models_folder)
         if path is None:
             if isinstance(origin, HubFile):
-                # Older repositories of open_clip have only a pickle, which torch's restricted reader reads.
-                others = (_HUB_PICKLE,) if weights.sha256 is None and origin.file_name == HUB_WEIGHTS else ()
-                staged, stated = _from_hub(origin, others, staging, hub_endpoint, progress)
+                staged, stated = _from_hub(origin, staging, hub_endpoint, progress)
             else:
                 staged, stated = _from_web(origin, staging, weights.size_bytes, progress), None
             expected = weights.sha256 or stated
@@ -123,7 +120,7 @@ def fetch(
             path = staged.replace(here / staged.name)
         for name in TOKENIZER_FILES if weights.tokenizer else ():
             if force or not (here / name).is_file():
-                _from_hub(HubFile(weights.tokenizer, name), (), staging, hub_endpoint, None)[0].replace(here / name)
+                _from_hub(HubFile(weights.tokenizer, name), staging, hub_endpoint, None)[0].replace(here / name)
     except OSError as exc:
         raise FetchFailed(
             f"{weights.name}: {exc.strerror or type(exc).__name__} in {here}", remedy=_ROOM_REMEDY
@@ -247,34 +244,26 @@ def _without_secrets(url: str) -> str:
 
 
 def _from_hub(
-    origin: HubFile, others: Sequence[str], staging: Path, endpoint: str | None, progress: Progress | None
+    origin: HubFile, staging: Path, endpoint: str | None, progress: Progress | None
 ) -> tuple[Path, str | None]:
-    """Stage a file, or the first of others if the repository lacks it; return it with the hub's SHA-256 of it."""
-    repository, names = origin.repository, (origin.file_name, *others)
-    with _hub_client(repository, origin.file_name, staging.parent, "clip") as hub:
-        for name in names:
-            url = hub.hf_hub_url(repository, name, revision=origin.revision, endpoint=endpoint)
-            try:
-                stated = hub.get_hf_file_metadata(url, token=False, endpoint=endpoint)
-            except hub.errors.EntryNotFoundError:
-                continue
-            _check_room(staging.parent, name, stated.size)
-            staged = hub.hf_hub_download(
-                repository,
-                name,
-                revision=origin.revision,
-                local_dir=staging,
-                endpoint=endpoint,
-                token=False,
-                tqdm_class=_reporting_to(progress, stated.size),
-            )
-            # The hub states a SHA-256 for large files, and a git hash, which is of no use here, for small ones.
-            is_sha256 = re.fullmatch(r"[0-9a-f]{64}", stated.etag or "") is not None
-            return Path(str(staged)), stated.etag if is_sha256 else None
-    raise FetchFailed(
-        f"{repository} at {origin.revision} has no file {' or '.join(names)}",
-        remedy="see which files it has on the hub",
-    )
+    """Stage a file; return it with the SHA-256 that the hub states, if it does."""
+    repository, name, revision = origin.repository, origin.file_name, origin.revision
+    with _hub_client(repository, name, staging.parent, "clip") as hub:
+        url = hub.hf_hub_url(repository, name, revision=revision, endpoint=endpoint)
+        stated = hub.get_hf_file_metadata(url, token=False, endpoint=endpoint)
+        _check_room(staging.parent, name, stated.size)
+        staged = hub.hf_hub_download(
+            repository,
+            name,
+            revision=revision,
+            local_dir=staging,
+            endpoint=endpoint,
+            token=False,
+            tqdm_class=_reporting_to(progress, stated.size),
+        )
+    # The hub states a SHA-256 for large files, and a git hash, which is of no use here, for small ones.
+    is_sha256 = re.fullmatch(r"[0-9a-f]{64}", stated.etag or "") is not None
+    return Path(str(staged)), stated.etag if is_sha256 else None
 
 
 @contextmanager

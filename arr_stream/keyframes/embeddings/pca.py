@@ -206,7 +206,7 @@ def adapted(pca: Pca, directions: FloatArray, rounds: int = 2) -> Pca:
 
     Args:
         pca: Start of the iteration.
-        directions: `[D, N]` float32, centred features of places, by `projection.centred`.
+        directions: `[D, N]` float32, centred features of places, by `centred`.
         rounds: Number of iterations; more of them improve the minor directions.
     """
     count = directions.shape[1]
@@ -256,14 +256,11 @@ class Projection:
     Args:
         rows: `[16, D]` float32, orthonormal.
         mean: `[D]` float32, mean of the features.
-        query_rows: Number of first rows that span the queries.
         readout: `[16, D]` float32: the coordinates of a direction are `readout @ direction`.
     """
 
-    space: str
     rows: FloatArray
     mean: FloatArray
-    query_rows: int
     readout: FloatArray
 
     def project(self, directions: FloatArray) -> FloatArray:
@@ -291,14 +288,7 @@ def make_projection(
         texts: `[M, D]` directions of typical queries; None if all directions are equally likely.
         like: `[16, D]` previous rows: the rows without a query are rotated among themselves towards the last of these,
             so that the channels' meaning changes as little as possible.
-
-    Raises:
-        ValueError: Shapes that do not fit, or fewer than 16 directions.
     """
-    if queries.ndim != 2 or queries.shape[1] != pca.dimensions:
-        raise ValueError(f"queries are [Q, {pca.dimensions}], got {list(queries.shape)}")
-    if pca.components < CHANNELS:
-        raise ValueError(f"a PCA of {pca.components} directions, needed are at least {CHANNELS}")
     with one_torch_thread():
         asked = _span(_doubles(queries), MAX_QUERY_ROWS)
         basis, variance = _joint_basis(asked, pca)
@@ -314,10 +304,8 @@ def make_projection(
             rows = torch.cat([kept, _turn(rest, _doubles(like[len(kept) :]) @ basis.T) @ rest])
         readout = torch.linalg.solve((rows * variance) @ rows.T, rows * variance)
         return Projection(
-            space=pca.space,
             rows=(rows @ basis).float().numpy(),
             mean=pca.mean,
-            query_rows=len(kept),
             readout=(readout @ basis).float().numpy(),
         )
 
