@@ -8,13 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arr_stream import weights
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
 from arr_stream.extras import remedy_for
 from arr_stream.files import expanded
 from arr_stream.keyframes.base import KeyframeInput, ObjectFinder, ObjectFinding, resized
 from arr_stream.types import DetectedObject
-from arr_stream.weights import find
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.objects.detector import Card, ObjectDetector
@@ -44,7 +44,7 @@ def detector_file(settings: Settings) -> Path | None:
     if named == "auto":
         return _carried()
     if named in CARDS:
-        return find(named, settings.models)
+        return weights.find(named, settings.models)
     path = expanded(named)
     if not path.is_file():
         raise BackendUnavailable(
