@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.texture.arrays import Array, as_float, as_tensor, namespace, to_numpy
-from arr_stream.texture.cells import cell_means, nearest_samples
 from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS
+from arr_stream.texture.resample import cell_means, nearest_index, nearest_samples, reduced
 from arr_stream.types import CELL_PX, FloatArray
 
 if TYPE_CHECKING:
@@ -86,8 +86,6 @@ class Plane:
 
     def _reduce(self, texture_wh: tuple[int, int], level: int) -> Tensor:
         from torch.nn import functional
-
-        from arr_stream.texture.resample import nearest_index, reduced
 
         width, height = texture_wh
         data = as_tensor(self.data)
@@ -250,29 +248,20 @@ class Texture:
 
     def _sample_plane(self, plane: Plane, x: Tensor, y: Tensor, level: int) -> Tensor:
         import torch
-
-        from arr_stream.texture.resample import linear_taps, nearest_index
+        from torch.nn import functional
 
         if level >= _PYRAMID_FROM_LEVEL:
             return plane.mip(self.texture_wh, level)[:, y, x]
-        width, height = self.texture_wh
-        data = as_tensor(plane.data)
-        _, rows, columns = data.shape
+        (width, height), data = self.texture_wh, as_tensor(plane.data)
         if plane.nearest:
-            row = nearest_index(rows, height, level, self.device)[y]
-            column = nearest_index(columns, width, level, self.device)[x]
+            row = nearest_index(data.shape[1], height, level, self.device)[y]
+            column = nearest_index(data.shape[2], width, level, self.device)[x]
             ids: Tensor = plane.values(data[:, row, column])
             return ids
-        total = torch.zeros(data.shape[0], len(x), device=self.device)
         step = 1 << level
-        top, bottom, down = linear_taps(rows, height, self.device)
-        left, right, across = linear_taps(columns, width, self.device)
-        for dy in range(step):
-            for dx in range(step):
-                j, i = y * step + dy, x * step + dx
-                upper = plane.values(data[:, top[j], left[i]]).lerp(plane.values(data[:, top[j], right[i]]), across[i])
-                lower = plane.values(data[:, bottom[j], left[i]]).lerp(
-                    plane.values(data[:, bottom[j], right[i]]), across[i]
-                )
-                total += upper.lerp(lower, down[j])
-        return total / (step * step)
+        within = torch.arange(step, device=self.device) + 0.5
+        down, across = ((at[:, None] * step + within) * (2 / side) - 1 for at, side in ((y, height), (x, width)))
+        shape = len(x), step, step
+        places = torch.stack([across[:, None].expand(shape), down[:, :, None].expand(shape)], dim=3).flatten(1, 2)
+        values = functional.grid_sample(plane.values(data)[None], places[None], "bilinear", "border", False)
+        return values[0].mean(dim=2)
