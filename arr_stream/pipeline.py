@@ -22,8 +22,7 @@ from arr_stream.keyframes.objects import detected_labels
 from arr_stream.motion.background import UPDATE_SECONDS, Background, motion_evidence
 from arr_stream.motion.device import Device, HostDevice
 from arr_stream.motion.flow import Flow, FlowInput
-from arr_stream.motion.history import with_selection
-from arr_stream.motion.memory import Carried, TemporalCache, carried
+from arr_stream.motion.memory import Carried, TemporalCache, carried, with_selection
 from arr_stream.motion.objects import DOUBTFUL, LEAST_TRUST
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason

@@ -288,7 +288,7 @@ from arr_stream.config import Settings
 from arr_stream.gpu.flow import estimate
 from arr_stream.motion.camera import motion_between, visible_structure
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.history import with_selection
+from arr_stream.motion.memory import with_selection
 from arr_stream.motion.memory import Carried, carried
 from arr_stream.motion.appearance import PixelModel
 from arr_stream.motion.planes import CarriedPlane

@@ -14,8 +14,7 @@ from arr_stream.gpu.device import TorchDevice
 from arr_stream.keyframes.base import KeyframePart, TextFinding
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.history import HISTORY_CHANNELS, KEPT
-from arr_stream.motion.memory import TemporalCache, carried
+from arr_stream.motion.memory import HISTORY_CHANNELS, KEPT, TemporalCache, carried
 from arr_stream.texture import CHANNEL_INDEX
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.texture.visual import frame_features, picture_channels

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import arr_stream.gpu.pixels  # noqa: F401  tensors need what it registers
-from arr_stream.motion.guided import guided
+from arr_stream.texture.pixels import guided
 
 SIDE_PX, LEAST = 5, 6.5
 

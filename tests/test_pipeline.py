@@ -25,7 +25,7 @@ from arr_stream.keyframes.generate import (
     make_part,
 )
 from arr_stream.keyframes.text.regions import finding
-from arr_stream.motion.history import _HALF_LIVES_SECONDS
+from arr_stream.motion.memory import _HALF_LIVES_SECONDS
 from arr_stream.motion.refresh import TEXT_EVERY
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline

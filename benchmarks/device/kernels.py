@@ -20,8 +20,7 @@ from arr_stream.gpu.graphs import flatten
 from arr_stream.motion import usual_preset
 from arr_stream.motion.camera import motion_between, motion_since, visible_structure
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.history import FIXATION, with_selection
-from arr_stream.motion.memory import Carried, TemporalCache, carried
+from arr_stream.motion.memory import FIXATION, Carried, TemporalCache, carried, with_selection
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.kinds.base import QueryContext, QueryInput
