@@ -41,7 +41,7 @@ def _frame(ground: ByteArray, at: tuple[int, int] | None = None, noise: float = 
 def _changes(frames: Sequence[ByteArray], fps: float = FPS) -> list[FloatArray]:
     """`[gh, gw]` evidence of change of every frame but the first."""
     grid = Grid.for_size((WIDTH, HEIGHT))
-    search = DisFlow(raster_divisor=4)
+    search = DisFlow()
     background, found = None, []
     before: tuple[FlowInput, Pictures] | None = None
     for index, rgb in enumerate(frames):

@@ -32,7 +32,6 @@ from arr_stream.texture.pixels import averaged, inside, remap
 from arr_stream.types import Grid
 
 _camera_parameters = camera_parameters.dispatch(object)
-_RASTER_DIVISOR = 4
 _CELL_PX_OF_HALF = 16
 
 
@@ -52,7 +51,7 @@ class DeviceFlow:
         self.reduction = 1
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
-        hw = raster_hw(present.grey, _RASTER_DIVISOR)
+        hw = raster_hw(previous, present)
         flow: Flow = self._run(estimate, previous.grey, present.grey, hw, self._preset, self.reduction)
         return flow
 

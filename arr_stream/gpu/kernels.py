@@ -15,7 +15,7 @@ from torch import Tensor
 
 from arr_stream.motion import torch_flow
 from arr_stream.motion.camera import RIDGE, ROUNDS, TOLERANCE_PX, every_nth
-from arr_stream.motion.flow import CONTRAST_SHARE, FLOOR, NOISE
+from arr_stream.motion.flow import CONTRAST_SHARE, FLOOR, NOISE, preset_of
 
 _BLOCK = 128
 _on_rasters: Any = triton.jit(do_not_specialize=["height", "width", "columns", "count", "first_row", "first_column"])
@@ -28,7 +28,7 @@ def _launch(kernel: Any, blocks: tuple[int, ...], *values: Any, BLOCK: int = _BL
 
 def flow_px(previous: Tensor, present: Tensor, preset: str, hw: tuple[int, int]) -> Tensor:
     """Return the flow as `torch_flow.flow_px` does, with a dozen kernels a level."""
-    chosen = torch_flow.preset_of(preset)
+    chosen = preset_of(torch_flow.PRESETS, preset)
     levels = torch_flow.pyramid(torch.stack([previous, present])[:, None], chosen)
     flow = levels[-1].new_zeros((1, 2, *levels[-1].shape[2:]))
     for level in reversed(levels):

@@ -243,6 +243,11 @@ def window_means(planes: Tensor, side_px: int) -> Tensor:
     return F.avg_pool2d(reflected(planes, side_px // 2), side_px, stride=1)
 
 
+def rounded_means(planes: Tensor, side_px: int) -> Tensor:
+    """Return `window_means` in whole numbers, as OpenCV rounds those of 8-bit pictures."""
+    return window_means(planes, side_px).round_()
+
+
 def reflected(planes: Tensor, margin: int) -> Tensor:
     """Pad planes `[C, h, w]` by reflection, or by replication if they are too narrow for that."""
     mode = "reflect" if min(planes.shape[1:]) > margin else "replicate"

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_stream.gpu.pixels import lightness, window_means
+from arr_stream.gpu.pixels import lightness, rounded_means, window_means
 from arr_stream.motion import region
 from arr_stream.motion.appearance import Box, PixelModel
 from arr_stream.motion.flow import Flow, resize_offsets, source_map
@@ -77,11 +77,6 @@ def evidence_of(
 def cue_planes(rgb: Tensor, blurs_px: tuple[int, int]) -> Tensor:
     """Return `[10, h, w]`: colour, mean colour of two neighbourhoods and texture; see `motion.appearance.cue_rows`."""
     grey = lightness(rgb)[None]
-    detail = (grey - _mean(grey, 3)).abs()
+    detail = (grey - rounded_means(grey, 3)).abs()
     texture = window_means(detail, 5) * 25
-    return torch.cat([rgb, *(_mean(rgb, side) for side in blurs_px), texture])
-
-
-def _mean(planes: Tensor, side: int) -> Tensor:
-    """Return the mean of a neighbourhood, `[C, h, w]`, in whole numbers."""
-    return window_means(planes, side).round()
+    return torch.cat([rgb, *(rounded_means(rgb, side) for side in blurs_px), texture])

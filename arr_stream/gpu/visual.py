@@ -1,7 +1,6 @@
 """Visual channels of a frame on a device: `texture/visual.py` on tensors.
 
-Filters are kornia's where it makes nothing on the host: a kernel that a filter builds on every call is a copy that
-waits for the device, so Sobel's is made once a device.
+Sobel's kernel is made once a device: a kernel that a filter builds on every call is a copy that waits for the device.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ import math
 from functools import lru_cache
 
 import torch
-from kornia.filters import box_blur, filter2d, get_spatial_gradient_kernel2d
+from kornia.filters import filter2d, get_spatial_gradient_kernel2d
 from torch import Tensor
 from torch.nn import functional
 
-from arr_stream.gpu.pixels import halved
+from arr_stream.gpu.pixels import halved, rounded_means
 from arr_stream.texture import visual
 from arr_stream.texture.visual import DETAIL_GAIN, EDGE_THRESHOLD
 
@@ -27,7 +26,7 @@ _TRIALS = 1 << 24
 @visual.high_pass.register(Tensor)
 def high_pass(grey: Tensor) -> Tensor:
     halves = grey[None]
-    detail = halved((halves - _rounded_blur(halves, 7)).abs_())[0]
+    detail = halved((halves - rounded_means(halves, 7)).abs_())[0]
     return detail.mul_(DETAIL_GAIN).clamp_(max=255)
 
 
@@ -40,7 +39,7 @@ def polar_edges(grey: Tensor) -> Tensor:
 
 @visual.low_pass.register(Tensor)
 def low_pass(grey: Tensor) -> Tensor:
-    return _rounded_blur(grey[None], 5)[0]
+    return rounded_means(grey[None], 5)[0]
 
 
 @visual.edge_distance.register(Tensor)
@@ -74,12 +73,6 @@ def _nearest_along(squared: Tensor) -> Tensor:
     ways = (place[:, None] - place) ** 2
     some = max(1, _TRIALS // (length * length))
     return torch.cat([(part[:, None] + ways).amin(dim=2) for part in torch.split(squared, some)])
-
-
-def _rounded_blur(planes: Tensor, window: int) -> Tensor:
-    """Return `[C, h, w]` means of windows, rounded to whole numbers; borders reflected, or replicated if too narrow."""
-    border = "reflect" if min(planes.shape[1:]) > window // 2 else "replicate"
-    return box_blur(planes[None], window, border, separable=False)[0].round_()
 
 
 @lru_cache(maxsize=4)

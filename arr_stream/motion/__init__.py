@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 def _dis(preset: str) -> FlowEstimator:
     from arr_stream.motion.dis import DisFlow
 
-    # DIS ultrafast searches at an eighth of the texture's size; a finer raster would only be interpolated.
-    return DisFlow(preset, raster_divisor=4)
+    return DisFlow(preset)
 
 
 def _torch(preset: str) -> FlowEstimator:
     with needed_by("motion.flow=torch"):
         from arr_stream.motion.torch_flow import TorchFlow
 
-    return TorchFlow(preset, raster_divisor=4)
+    return TorchFlow(preset)
 
 
 FLOWS: dict[str, Callable[[str], FlowEstimator]] = {"auto": _dis, "dis": _dis, "torch": _torch}

@@ -8,8 +8,7 @@ from types import MappingProxyType
 import cv2
 import numpy as np
 
-from arr_stream.errors import InvalidSetting
-from arr_stream.motion.flow import Flow, FlowInput, checked_flow, raster_hw, resize_offsets
+from arr_stream.motion.flow import Flow, FlowInput, checked_flow, preset_of, raster_hw, reduced_hw, resize_offsets
 from arr_stream.types import ByteArray, FloatArray
 
 PRESETS = MappingProxyType(
@@ -41,24 +40,18 @@ class DisFlow:
 
     Args:
         preset: `ultrafast`, `fast` or `medium`; each costs two to four times as much as the previous one.
-        raster_divisor: Flow is returned on the grey picture's size divided by this; 2 is a quarter of the texture.
 
     Attributes:
         reduction: The search runs on the grey pictures' size divided by this; may be changed between frames.
 
     Raises:
-        InvalidSetting: An unknown preset or a divisor below 1.
+        InvalidSetting: An unknown preset.
     """
 
-    def __init__(self, preset: str = "ultrafast", *, raster_divisor: int = 2) -> None:
-        if preset not in PRESETS:
-            raise InvalidSetting(f"motion.preset={preset!r} is not known", remedy=f"use one of {', '.join(PRESETS)}")
-        if raster_divisor < 1:
-            raise InvalidSetting(f"raster_divisor={raster_divisor} is below 1", remedy="use a whole number from 1 on")
-        self._search = cv2.DISOpticalFlow.create(PRESETS[preset])
+    def __init__(self, preset: str = "ultrafast") -> None:
+        self._search = cv2.DISOpticalFlow.create(preset_of(PRESETS, preset))
         self._preset_scale = self._search.getFinestScale()
         self._preset = preset
-        self._divisor = raster_divisor
         self.reduction = 1
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
@@ -70,9 +63,7 @@ class DisFlow:
         Raises:
             ValueError: The pictures differ in size.
         """
-        if previous.grey.shape != present.grey.shape:
-            raise ValueError(f"grey pictures differ in size: {previous.grey.shape} and {present.grey.shape}")
-        hw = raster_hw(present.grey, self._divisor)
+        hw = raster_hw(previous, present)
         search_hw = self._set_search(present.grey)
         offset_px = resize_offsets(self._search_offsets(previous.reduced(search_hw), present.reduced(search_hw)), hw)
         return checked_flow(previous.reduced(hw), present.reduced(hw), offset_px)
@@ -86,7 +77,7 @@ class DisFlow:
             _, stride_px, rounds = next(search for search in _SEARCHES if pixels < search[0])
             self._search.setPatchStride(stride_px)
             self._search.setGradientDescentIterations(rounds)
-        return raster_hw(grey, self.reduction << scale)
+        return reduced_hw(grey, self.reduction << scale)
 
     def _search_offsets(self, previous: ByteArray, present: ByteArray) -> FloatArray:
         """Return `[h, w, 2]` on the pictures' raster.

@@ -7,17 +7,20 @@ then warps data of the earlier frame to the present one without holes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, singledispatch
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import cv2
 import numpy as np
 
+from arr_stream.errors import InvalidSetting
 from arr_stream.texture.arrays import Array, channels_first, channels_last, constant, namespace, to_numpy, zeros
 from arr_stream.texture.pixels import averaged, inside, mean_of, resized
 from arr_stream.types import ByteArray, FloatArray, Frame
+
+P = TypeVar("P")
 
 # How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `NOISE`; the
 # excess is divided by the local contrast, which accounts for subpixel errors, plus `FLOOR`, which dominates in flat
@@ -172,9 +175,33 @@ class FlowEstimator(Protocol):
         ...
 
 
-def raster_hw(grey: Array, divisor: int) -> tuple[int, int]:
-    """Return rows and columns of the flow's raster: the grey picture's divided by `divisor`, at least one."""
+def raster_hw(previous: FlowInput, present: FlowInput) -> tuple[int, int]:
+    """Return rows and columns of the flow's raster, an eighth of the texture's and at least one.
+
+    DIS `ultrafast` searches there; a finer raster would only be interpolated.
+
+    Raises:
+        ValueError: The pictures differ in size.
+    """
+    if previous.grey.shape != present.grey.shape:
+        raise ValueError(f"grey pictures differ in size: {previous.grey.shape} and {present.grey.shape}")
+    return reduced_hw(present.grey, 4)
+
+
+def reduced_hw(grey: Array, divisor: int) -> tuple[int, int]:
+    """Return rows and columns of a picture reduced by a whole number, at least one."""
     return max(1, grey.shape[0] // divisor), max(1, grey.shape[1] // divisor)
+
+
+def preset_of(presets: Mapping[str, P], name: str) -> P:
+    """Return the preset of that name.
+
+    Raises:
+        InvalidSetting: The name is unknown.
+    """
+    if name not in presets:
+        raise InvalidSetting(f"motion.preset={name!r} is not known", remedy=f"use one of {', '.join(presets)}")
+    return presets[name]
 
 
 def resize_offsets(offset_px: Array, hw: tuple[int, int]) -> Array:

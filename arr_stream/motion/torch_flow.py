@@ -25,8 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_stream.errors import InvalidSetting
-from arr_stream.motion.flow import Flow, FlowInput, checked_flow, raster_hw
+from arr_stream.motion.flow import Flow, FlowInput, checked_flow, preset_of, raster_hw, reduced_hw
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +65,6 @@ SMOOTH_WINDOW_PX = 5
 ROBUST_SQUARED = 4.0  # grey levels of 256
 
 
-def preset_of(name: str) -> TorchPreset:
-    """Return the preset of that name.
-
-    Raises:
-        InvalidSetting: The name is unknown.
-    """
-    if name not in PRESETS:
-        raise InvalidSetting(f"motion.preset={name!r} is not known", remedy=f"use one of {', '.join(PRESETS)}")
-    return PRESETS[name]
-
-
 def flow_px(previous: Tensor, present: Tensor, preset: str = "ultrafast", hw: tuple[int, int] | None = None) -> Tensor:
     """Return the backward flow from the present picture to the previous one.
 
@@ -92,7 +80,7 @@ def flow_px(previous: Tensor, present: Tensor, preset: str = "ultrafast", hw: tu
         InvalidSetting: An unknown preset.
         ValueError: The pictures differ in size.
     """
-    chosen = preset_of(preset)
+    chosen = preset_of(PRESETS, preset)
     if previous.shape != present.shape:
         raise ValueError(f"pictures differ in size: {tuple(previous.shape)} and {tuple(present.shape)}")
     levels = pyramid(torch.stack([previous, present])[:, None], chosen)
@@ -266,44 +254,26 @@ def _gradient_kernels(device: torch.device) -> Tensor:
 
 
 class TorchFlow:
-    """Estimator of this flow on grey pictures on the host.
+    """Estimator of this flow on the CPU, for grey pictures on the host.
 
     Args:
         preset: `ultrafast`, `fast` or `medium`.
-        raster_divisor: Flow is returned on the grey picture's size divided by this; 2 is a quarter of the texture.
-        device: Device of the search; the result is on the host.
 
     Attributes:
         reduction: The search runs on the grey pictures' size divided by this; may be changed between frames.
 
     Raises:
-        InvalidSetting: An unknown preset or a divisor below 1.
+        InvalidSetting: An unknown preset.
     """
 
-    def __init__(
-        self, preset: str = "ultrafast", *, raster_divisor: int = 2, device: torch.device | str = "cpu"
-    ) -> None:
-        preset_of(preset)
-        if raster_divisor < 1:
-            raise InvalidSetting(f"raster_divisor={raster_divisor} is below 1", remedy="use a whole number from 1 on")
+    def __init__(self, preset: str = "ultrafast") -> None:
+        preset_of(PRESETS, preset)
         self._preset = preset
-        self._divisor = raster_divisor
-        self._device = torch.device(device)
         self.reduction = 1
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
-        """Return the backward flow on the raster, with photometric confidence.
-
-        Raises:
-            ValueError: The pictures differ in size.
-        """
-        if previous.grey.shape != present.grey.shape:
-            raise ValueError(f"grey pictures differ in size: {previous.grey.shape} and {present.grey.shape}")
-        hw = raster_hw(present.grey, self._divisor)
-        searched_hw = raster_hw(present.grey, self.reduction)
+        hw, searched_hw = raster_hw(previous, present), reduced_hw(present.grey, self.reduction)
         with torch.no_grad():
-            earlier, now = (
-                torch.from_numpy(given.reduced(searched_hw)).to(self._device).float() for given in (previous, present)
-            )
-            offset_px = flow_px(earlier, now, self._preset, hw).cpu().numpy()
+            earlier, now = (torch.from_numpy(given.reduced(searched_hw)).float() for given in (previous, present))
+            offset_px = flow_px(earlier, now, self._preset, hw).numpy()
         return checked_flow(previous.reduced(hw), present.reduced(hw), offset_px)
