@@ -13,8 +13,7 @@ from arr_stream.selection.allocation import Allocation
 from arr_stream.types import FINER, Frame, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, respond
-from arr_stream.vlm.qwen3_vl.entries import FrameEntry
-from arr_stream.vlm.qwen3_vl.sent_cells import SentCells, TokenMap
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SentCells, token_map
 from tests.tiny_qwen import EVERY_FAMILY, load_tiny, picture
 
 pytest.importorskip("transformers")
@@ -234,9 +233,9 @@ def test_the_newest_view_stands_but_a_coarse_one_not_before_a_finer(tiny: tuple[
     expected = np.full((4, 4), 2)
     expected[:2, :2] = expected[2:, 2:] = 3
     expected[3, 3] = 1
-    np.testing.assert_array_equal(TokenMap.of(views, grid, 0).entry, expected)
-    np.testing.assert_array_equal(TokenMap.of(views, grid, 3).entry >= 0, expected != 2)
-    assert (TokenMap.of(views, Grid((129, 128), 4, 4), 0).entry == -1).all()
+    np.testing.assert_array_equal(token_map(views, grid, 0)[0], expected)
+    np.testing.assert_array_equal(token_map(views, grid, 3)[0] >= 0, expected != 2)
+    assert (token_map(views, Grid((129, 128), 4, 4), 0)[0] == -1).all()
 
 
 def test_the_layer_is_two_thirds_up() -> None:

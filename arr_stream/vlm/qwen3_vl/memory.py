@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import block_extent, text_positions
 from arr_stream.vlm.qwen3_vl.encoding import Block
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, TextEntry
-from arr_stream.vlm.qwen3_vl.prompt import Prompt
+from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
 
 PREFILL_CHUNK_TOKENS = 4096
 """Most tokens in one pass of the language model, so that a rebuild does not need memory for all at once."""
@@ -66,7 +67,11 @@ class Memory:
     def cache_bytes(self) -> int:
         return self.adapter.cache_bytes(self._cache)
 
+    def frame_tokens(self, cells: int, grid: Grid, seconds: float, media: Media) -> int:
+        return len(self.prompt.before_cells(media, seconds)) + cells + len(self.prompt.after_cells)
+
     def cost(self, entries: Sequence[Entry]) -> int:
+        """Return the tokens that entries would add, including the opening if it is not in yet."""
         opening = 0 if self._started else len(self._opening)
         return opening + sum(len(self._stretch(entry, 0.0).ids) for entry in entries)
 

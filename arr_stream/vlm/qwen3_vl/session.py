@@ -12,7 +12,7 @@ import torch
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery, ModelTooLarge
 from arr_stream.patch_set import Answer, Feeding
-from arr_stream.types import FloatArray, Grid, IntArray
+from arr_stream.types import FloatArray, IntArray
 from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
@@ -46,10 +46,6 @@ class QwenSession(StreamingSession):
     def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells) -> Block:
         sources = first.source, last.source
         return self._feeder.feed(first.picture, last.picture, cells, last.relevance, sources)
-
-    def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
-        before = self._prompt.before_cells(self._settings.media, seconds)
-        return len(before) + cells + len(self._prompt.after_cells)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """Answer a question; the memory is unchanged. See `ModelSession.ask`."""

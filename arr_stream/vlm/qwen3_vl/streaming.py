@@ -22,8 +22,7 @@ from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
-from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SeenBlock, SeenMemory, survivors
-from arr_stream.vlm.qwen3_vl.sent_cells import SentCells
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SeenBlock, SeenMemory, SentCells, survivors
 
 _QUESTION_TOKENS = 256
 """Tokens kept free for a question, in addition to the answer's."""
@@ -93,10 +92,6 @@ class StreamingSession(ABC):
     @abstractmethod
     def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells) -> SeenBlock:
         """Encode cells of a pair of frames, or of one frame given twice, for the memory."""
-
-    @abstractmethod
-    def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
-        """Return the tokens of a frame with its markers."""
 
     def _settle(self) -> None:  # noqa: B027 - a server has no pending work
         """Wait for pending work, so that times are correct."""
@@ -179,7 +174,7 @@ class StreamingSession(ABC):
             return
         try:
             cost = self._cost(len(cells), last.grid, last.seconds)
-            if self.memory.tokens + self.memory.cost([]) + cost > self._room:
+            if max(self.memory.tokens, self.memory.opening_tokens) + cost > self._room:
                 # The rebuild drops cells, which are then new again, so select a second time.
                 self._sent_cells.lose(cells)
                 self._make_room_for_frame(max(len(cells), len(picked)), last)
@@ -264,6 +259,9 @@ class StreamingSession(ABC):
                 remedy="ask shorter, lower vlm.answer_tokens, or raise vlm.context_tokens",
             )
         self._rebuild(room, "question")
+
+    def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
+        return self.memory.frame_tokens(cells, grid, seconds, self._settings.media)
 
     def _overhead(self, seen: FrameEntry) -> int:
         return self._cost(0, seen.grid, seen.seconds)

@@ -61,7 +61,8 @@ class Conversation:
 
     @property
     def tokens(self) -> int:
-        return self.opening_tokens + self.cost(self.frames)
+        frames = [self.frame_tokens(len(seen.block), seen.grid, seen.seconds, seen.media) for seen in self.frames]
+        return self.opening_tokens + sum(frames)
 
     @property
     def opening_tokens(self) -> int:
@@ -76,11 +77,7 @@ class Conversation:
         """0: the KV cache is the server's."""
         return 0
 
-    def cost(self, entries: Sequence[FrameEntry]) -> int:
-        return sum(self.counted(len(seen.block), seen.grid, seen.seconds, seen.media) for seen in entries)
-
-    def counted(self, cells: int, grid: Grid, seconds: float, media: Media) -> int:
-        """Return the tokens that a picture counts as."""
+    def frame_tokens(self, cells: int, grid: Grid, seconds: float, media: Media) -> int:
         extent = block_extent((grid.rows, grid.columns))
         least = max(extent / (POSITIONS_PER_TOKEN - 1), self._context_tokens / _MOST_PICTURES)
         return max(_picture_tokens(cells, seconds, media), math.ceil(least))
@@ -161,9 +158,6 @@ class CarryingSession(StreamingSession):
         pictures = [cell_pictures(shown.picture, cells, shown.source) for shown in (first, last)]
         pair = pictures if last is not first else pictures[:1]
         return SentBlock(cells, np.stack(pair, axis=1))
-
-    def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
-        return self.memory.counted(cells, grid, seconds, self._settings.media)
 
 
 def places_cells(server: ChatServer) -> bool:
