@@ -120,6 +120,28 @@ class Answer:
             raise ValueError(f"cells are {list(self.cells.shape)} for {len(self.cell_frames)} frames, expected [N, 5]")
 
 
+def most_attended(cells: FloatArray, share: float = 0.9, most: int = 100) -> IntArray:
+    """`[n]` int32, places in `cells` of the fewest that carry `share` of the attention of all, largest first.
+
+    Args:
+        cells: `[N, 5]`, rectangles and the share that each got.
+        share: In [0, 1].
+        most: Upper limit of n.
+
+    Raises:
+        ValueError: A rectangle or a share is not finite.
+    """
+    if not np.isfinite(cells).all():
+        raise ValueError("a cell that an answer rested on is not finite")
+    order = np.argsort(-cells[:, 4], kind="stable")
+    reached = np.cumsum(cells[order, 4], dtype=np.float64)
+    if not len(order) or reached[-1] <= 0:
+        return np.zeros(0, np.int32)
+    # Rounding must not ask for one more cell than carries the share.
+    count = int(np.searchsorted(reached, share * reached[-1] * (1 - 1e-6))) + 1
+    return order[: min(count, most)].astype(np.int32)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PatchSet:
     """The cells chosen for one frame, each with its score, level of detail and reason.

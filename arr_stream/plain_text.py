@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from pathlib import Path
 from typing import overload
 
 _ESCAPE = re.compile(
@@ -111,6 +112,13 @@ _SECRET = re.compile(
 def redact_url(text: str) -> str:
     """Replace user names, passwords and secret parameters of URLs in a text by `***`."""
     return _URL.sub(lambda match: _SECRET.sub(r"\1***", _USER.sub(r"\1***@", match.group())), text)
+
+
+def model_name(model: str) -> str:
+    """Return the model's name without its folder; secrets in an address are blanked."""
+    if "://" in model:
+        return redact_url(model)
+    return Path(model).name if model.startswith(("/", "~", ".")) else model
 
 
 @overload

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from arr_stream.answers import model_name, most_attended
 from arr_stream.consumer import Outcome
 from arr_stream.errors import DiskFull, EvaluationDataError, OutputUnwritable
-from arr_stream.patch_set import Answer, Feeding, PatchSet
-from arr_stream.plain_text import redact_url
+from arr_stream.patch_set import Answer, Feeding, PatchSet, most_attended
+from arr_stream.plain_text import model_name, redact_url
 from arr_stream.records.json_lines import Records, read_answers, read_records, records_digest
 from arr_stream.records.schema import AnswerRecord, FeedingRecord, FrameRecord, answer_record, frame_record
 from arr_stream.types import SCORERS, DetectedObject, Frame, Grid

@@ -84,11 +84,11 @@ def serve(
         # An unset shell variable yields an empty token: the user wants one.
         raise InvalidSetting("--token is empty", remedy="give at least 8 characters, or leave it out")
 
-    from arr_stream.answers import model_name
     from arr_stream.cli.running import stop_on_signals
     from arr_stream.live.publishing import EventHub
     from arr_stream.live.registry import LiveStreams
     from arr_stream.live.runner import RunnerParts
+    from arr_stream.plain_text import model_name
     from arr_stream.relevance.query import parse_text
     from arr_stream.web.access import AllowedSources, make_access
     from arr_stream.web.server import listen, run_server

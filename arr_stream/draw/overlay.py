@@ -8,10 +8,9 @@ from functools import lru_cache
 import cv2
 import numpy as np
 
-from arr_stream.answers import most_attended
 from arr_stream.draw import typeface
 from arr_stream.draw.typeface import WHITE, Colour
-from arr_stream.patch_set import Answer, PatchSet
+from arr_stream.patch_set import Answer, PatchSet, most_attended
 from arr_stream.types import FINER, BoolArray, ByteArray, DetectedObject, FloatArray, Grid, IntArray
 
 SCORE_COLOURS: tuple[Colour, ...] = (

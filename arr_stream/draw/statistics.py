@@ -10,10 +10,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from arr_stream.answers import model_name
 from arr_stream.consumer import pays_for_keyframe, total_ms
 from arr_stream.patch_set import Answer, Feeding, PatchSet
-from arr_stream.plain_text import one_line, redact_url
+from arr_stream.plain_text import model_name, one_line, redact_url
 from arr_stream.types import SCORERS
 
 _KEPT = 8192

@@ -57,11 +57,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from arr_stream.answers import model_name, most_attended
 from arr_stream.consumer import EndReason, Outcome
 from arr_stream.keyframes.base import PARTS
-from arr_stream.patch_set import Answer, PatchSet
-from arr_stream.plain_text import one_line, redact_url
+from arr_stream.patch_set import Answer, PatchSet, most_attended
+from arr_stream.plain_text import model_name, one_line, redact_url
 from arr_stream.records.provenance import Provenance
 from arr_stream.types import SCORERS, Grid
 
