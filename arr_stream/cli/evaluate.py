@@ -86,10 +86,10 @@ def questions(
     loaded = options.load_settings(preset, overrides, model=model, endpoint=endpoint)
     settings, notices = options.without_skipping(answering(loaded))
 
-    from arr_stream.answers import model_name
     from arr_stream.cli.models import fetch_needed
     from arr_stream.evaluation.answers import BUDGETS, AnswersReport, ask_questions, sessions
     from arr_stream.evaluation.questions import Skipped, read_questions
+    from arr_stream.plain_text import model_name
     from arr_stream.selection.budget import budget_tokens
 
     budgets = list(dict.fromkeys(budget or BUDGETS))

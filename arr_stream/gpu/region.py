@@ -1,4 +1,4 @@
-"""What `motion.region` does otherwise on tensors: on the whole picture, and every place is classified.
+"""Region tracking on tensors, where it differs from `motion.region`: on the whole picture, every place classified.
 
 The host's boxes, lattice and halved rows save work there and would only cost time here.
 """

@@ -51,7 +51,7 @@ def _open_messages(scratch: Path) -> Run:
         name, text = _NAMES[data[0] % len(_NAMES)], data[1:]
         if name == "ClientMessage":
             return socket_says(text.decode("utf-8", "replace"))
-        body = getattr(stream_routes, name).model_validate_json(text)
+        body = getattr(routes, name).model_validate_json(text)
         if name in ("NewStream", "StreamChange"):
             Settings().with_values(checked_changes(body.settings, running=name == "StreamChange"))
         for asked in [*getattr(body, "texts", ()), *getattr(body, "query", ())]:
