@@ -6,12 +6,7 @@ value of the function is then called with each further message, one after the ot
 input closes or its parent dies, even in the middle of work, and ignores Ctrl-C, which the parent handles. Output of
 libraries goes to standard error, whose end is kept as last words.
 
-A message is a pickle followed by its arrays as raw bytes (pickle protocol 5, out of band), so that a picture is written
-straight from its own memory:
-
-    uint32 n | n x uint64 length | pickle | buffer 1 | ... | buffer n-1
-
-Both ends are the same program, and nothing else can write to these pipes.
+A message is a pickle. Both ends are the same program, and nothing else can write to these pipes.
 
 The module uses neither `multiprocessing` nor its pools: their children import the main module again, which breaks
 scripts without a guard, and one worker that hangs makes the whole pool unusable.
@@ -26,7 +21,6 @@ import os
 import pickle
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -255,12 +249,7 @@ def send(pipe: IO[bytes], message: Any) -> None:
     Raises:
         OSError: The other end is gone.
     """
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
-    pipe.write(struct.pack(f"<I{len(parts)}Q", len(parts), *(part.nbytes for part in parts)))
-    for part in parts:
-        pipe.write(part)
+    pickle.dump(message, pipe, protocol=5)
     pipe.flush()
 
 
@@ -270,23 +259,10 @@ def receive(pipe: IO[bytes]) -> Any:
     Raises:
         EOFError: The other end closed, between messages or in the middle of one.
     """
-    (count,) = struct.unpack("<I", _exactly(pipe, 4))
-    lengths = struct.unpack(f"<{count}Q", _exactly(pipe, 8 * count))
-    head, *buffers = [_exactly(pipe, length) for length in lengths]
-    return pickle.loads(head, buffers=buffers)
-
-
-def _exactly(pipe: IO[bytes], length: int) -> bytearray:
-    """Read into a writable buffer, over which arrays are made without a copy."""
-    data = bytearray(length)
-    view = memoryview(data)
-    filled = 0
-    while filled < length:
-        read = pipe.readinto(view[filled:])  # type: ignore[attr-defined]
-        if not read:
-            raise EOFError
-        filled += read
-    return data
+    try:
+        return pickle.load(pipe)
+    except pickle.UnpicklingError as exc:
+        raise EOFError(str(exc)) from exc
 
 
 def serve(make: str, parent: int) -> None:
