@@ -498,23 +498,19 @@ class Pipeline:
         # A device reports its confidence at the end of a frame; reading it now would stall.
         trust = float(state.cache.keyframes.trust) if self._device.on_host else state.confidence
         needed = self._needed_parts()
-        share = self._settings.keyframes.window_share if "embedding" in needed else 0.0
-        query_dominates = (
-            "text" not in needed and state.asked is not None and state.asked.query_dominates(self._queries)
-        )
-        asked = bool(self._queries)
         occasion = Occasion(
-            trust,
-            size_changed,
-            cut,
-            self._query_changed,
-            needed,
-            features.eighth,
-            share,
-            asked,
-            query_dominates,
-            state.objects_doubtful,
-            frame.damaged,
+            confidence=trust,
+            size_changed=size_changed,
+            cut=cut,
+            query_changed=self._query_changed,
+            needed=needed,
+            eighth=features.eighth,
+            window_share=self._settings.keyframes.window_share if "embedding" in needed else 0.0,
+            asked=bool(self._queries),
+            query_dominates="text" not in needed
+            and state.asked is not None
+            and state.asked.query_dominates(self._queries),
+            objects_doubtful=state.objects_doubtful,
         )
         reason, new_notices = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ from arr_stream.types import (
     Grid,
     TextRegion,
 )
+
+V = TypeVar("V")
 
 _KNOWN = 0.5
 """Least confidence at which data of an earlier frame are valid for this one."""
@@ -116,8 +118,7 @@ class KeyframeResults:
     def record_request(self, index: int, parts: Collection[PartName]) -> None:
         """Record a request for some parts on the present frame."""
         if "objects" in parts:
-            known = self.present_objects(self.objects.objects) if self.objects is not None else ()
-            self._tracks.looked(index, known)
+            self._tracks.looked(index, self.all_objects())
         self._pending[index] = set(parts)
         self.flows[index] = Flow.still(self.reduced_hw(8), self._like)
 
@@ -126,11 +127,9 @@ class KeyframeResults:
 
         It holds what the last look cannot explain, and objects whose place is uncertain. Waits for a device.
         """
-        found, flow = self.objects, self.flow_to("objects")
-        assert found is not None and flow is not None
-        flow = flow.to_numpy()
+        flow = self._host_flow("objects")
         doubt = (averaged(flow.confidence, (2 * self.grid.rows, 2 * self.grid.columns)) < _KNOWN).astype(np.float32)
-        doubtful = [each for each in carried_objects(found.objects, flow) if LEAST_TRUST <= each.trust < DOUBTFUL]
+        doubtful = [each for each in self.all_objects() if LEAST_TRUST <= each.trust < DOUBTFUL]
         sides = [side for x0, y0, x1, y1 in (each.box_xyxy for each in doubtful) for side in (x1 - x0, y1 - y0)]
         if doubt.mean() > _MOST_DOUBT or max(sides, default=0) > _LARGE:
             return None
@@ -140,17 +139,14 @@ class KeyframeResults:
 
     def record_object_request(self, index: int, window: Window) -> None:
         """Record a request for the objects in a window of the present frame."""
-        found, flow = self.objects, self.flow_to("objects")
-        assert found is not None and flow is not None
-        flow = flow.to_numpy()
-        self._tracks.looked(index, carried_objects(found.objects, flow), window.box_xyxy(self.grid))
+        flow = self._host_flow("objects")
+        self._tracks.looked(index, self.all_objects(), window.box_xyxy(self.grid))
         self._request_places(index, "objects", flow, [window.on(flow.hw, self.grid)])
 
     def record_text_request(self, index: int, doubtful: Sequence[TextRegion], new: BoolArray) -> None:
         """Record a request for text on the present frame, at doubtful regions and new places `[h, w]`."""
-        flow = self.flow_to("text")
-        assert flow is not None
-        self._request_places(index, "text", flow.to_numpy(), [new, *(_around(region, flow.hw) for region in doubtful)])
+        flow = self._host_flow("text")
+        self._request_places(index, "text", flow, [new, *(_around(region, flow.hw) for region in doubtful)])
 
     def adopt(self, part: KeyframePart) -> bool:
         """Start to use a part, carried to the present frame; return False if it belongs to a past scene."""
@@ -200,9 +196,7 @@ class KeyframeResults:
 
     def record_window_request(self, index: int, window: Window) -> None:
         """Record a request for the embedding of a window of the present frame, to join the one in use."""
-        flow = self.flow_to("embedding")
-        assert flow is not None
-        flow = flow.to_numpy()
+        flow = self._host_flow("embedding")
         self._window = _WindowRequest(index, window, self._parts["embedding"], flow)
         self._request_places(index, "embedding", flow, [window.on(flow.hw, self.grid)])
 
@@ -255,60 +249,59 @@ class KeyframeResults:
         return max(lasting, default=self.origin("text"))
 
     @property
-    def newest_flow(self) -> Flow | None:
-        """Backward flow to that frame."""
-        index = self.newest_index
-        return None if index is None else self.flows[index]
-
-    @property
     def newest_position(self) -> int | None:
-        """Index of that flow among `flows`."""
+        """Index, among `flows`, of the backward flow to that frame."""
         index = self.newest_index
         return None if index is None else list(self.flows).index(index)
 
     @property
     def trust(self) -> Array | float:
         """Return the mean trust in data carried from the newest keyframe; 0 before the first one."""
-        flow = self.newest_flow
-        return 0.0 if flow is None else flow.trust
-
-    @property
-    def anchors(self) -> frozenset[int]:
-        """Return the frames whose parts are in use or pending."""
-        return frozenset(self.flows)
+        index = self.newest_index
+        return 0.0 if index is None else self.flows[index].trust
 
     @property
     def embedding(self) -> Embedding | None:
         """The embedding in use."""
-        held = self._parts.get("embedding")
-        return held.value if held is not None and isinstance(held.value, Embedding) else None
+        return self._value("embedding", Embedding)
 
     @property
     def text(self) -> TextFinding | None:
         """The text finding in use."""
-        held = self._parts.get("text")
-        return held.value if held is not None and isinstance(held.value, TextFinding) else None
+        return self._value("text", TextFinding)
 
     @property
     def objects(self) -> ObjectFinding | None:
         """The object finding in use."""
-        held = self._parts.get("objects")
-        return held.value if held is not None and isinstance(held.value, ObjectFinding) else None
+        return self._value("objects", ObjectFinding)
+
+    def _value(self, part: PartName, kind: type[V]) -> V | None:
+        held = self._parts.get(part)
+        return held.value if held is not None and isinstance(held.value, kind) else None
+
+    def _host_flow(self, part: PartName) -> Flow:
+        """Return the backward flow to a part in use, on the host; waits for a device."""
+        flow = self.flow_to(part)
+        assert flow is not None
+        return flow.to_numpy()
 
     def present_objects(self, objects: Sequence[DetectedObject]) -> tuple[DetectedObject, ...]:
         """Return objects of the finding in use at their places on the present frame; waits for a device."""
-        flow = self.flow_to("objects")
-        return () if flow is None else carried_objects(objects, flow.to_numpy())
+        return () if self.objects is None else carried_objects(objects, self._host_flow("objects"))
+
+    def all_objects(self) -> tuple[DetectedObject, ...]:
+        """Return all objects of that finding, like `present_objects`."""
+        return () if self.objects is None else self.present_objects(self.objects.objects)
 
     def text_before(self, rgb: ByteArray) -> TextBefore | None:
         """Return the prior knowledge of the text on the present frame `[H, W, 3]`; None without a text finding.
 
         Waits for a device.
         """
-        text, flow = self.text, self.flow_to("text")
-        if text is None or flow is None:
+        text = self.text
+        if text is None:
             return None
-        flow = flow.to_numpy()
+        flow = self._host_flow("text")
         known: list[TextRegion] = []
         doubtful: list[TextRegion] = []
         for region in text.regions:

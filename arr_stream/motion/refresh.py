@@ -44,7 +44,6 @@ class Occasion:
         asked: There are queries.
         query_dominates: The selection follows queries that need no text.
         objects_doubtful: The place of a queried object is uncertain.
-        damaged: The decoder concealed damage in the frame.
     """
 
     confidence: float
@@ -57,7 +56,6 @@ class Occasion:
     asked: bool = False
     query_dominates: bool = False
     objects_doubtful: bool = False
-    damaged: bool = False
 
     def colours(self) -> IntArray:
         """Return the packed colours `[h, w]` of `eighth`; waits for a device."""
@@ -94,7 +92,7 @@ class Refresher:
         self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Request generation when it is due, and adopt arrived parts; return the reason of a request, and notices."""
-        self._damaged |= occasion.damaged
+        self._damaged |= frame.damaged
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
         whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
         auto = settings.text == "auto"
@@ -107,7 +105,7 @@ class Refresher:
         accepted = self._submit(frame, wanted, occasion, whole_text=whole_text)
         if reason is not None and accepted:
             self._requested_index, self._owed, self._asked_parts = frame.index, None, accepted
-            self._window_failed, self._damaged = False, occasion.damaged
+            self._window_failed, self._damaged = False, frame.damaged
         elif reason is not None:
             # All workers are busy with a past scene; the refresh stays due.
             reason, self._owed = None, reason
@@ -143,7 +141,7 @@ class Refresher:
             return "first"
         if age_frames >= settings.interval * interval_factor:
             return "retry" if self._failed else "interval"
-        doubtful = (occasion.confidence < settings.min_confidence or self._damaged) and not occasion.damaged
+        doubtful = (occasion.confidence < settings.min_confidence or self._damaged) and not frame.damaged
         late = age_frames >= settings.min_interval
         return "confidence" if doubtful and late and not self._failed else None
 
