@@ -201,11 +201,8 @@ def test_old_names_of_text_towers_are_converted(copy_of_vit: Path, models: Model
     )
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.float16])
-def test_weights_of_another_picture_size_get_their_positions_resized(
-    precision: torch.dtype, copy_of_vit: Path, models: ModelSettings
-) -> None:
-    state = {name: value.to(precision) for name, value in load_file(copy_of_vit / WEIGHTS).items()}
+def test_weights_of_another_picture_size_get_their_positions_resized(copy_of_vit: Path, models: ModelSettings) -> None:
+    state = {name: value.half() for name, value in load_file(copy_of_vit / WEIGHTS).items()}
     save_file(state, copy_of_vit / WEIGHTS)
     configured(copy_of_vit, lambda written: written["model_cfg"]["vision_cfg"].update(image_size=96))
     loaded = load_clip(settings(copy_of_vit), models)
@@ -300,7 +297,6 @@ BAD: list[tuple[str, Callable[[Path], Path | str], type[ArrStreamError], str]] =
     ("no weights file", lambda f: without(f, WEIGHTS), BackendUnavailable, "holds no weights file"),
     ("no configuration", lambda f: without(f, CONFIG_NAME), InvalidSetting, "holds no open_clip_config.json"),
     ("broken configuration", lambda f: written(f, CONFIG_NAME, "{"), InvalidSetting, "not a configuration"),
-    ("list as configuration", lambda f: written(f, CONFIG_NAME, "[]"), InvalidSetting, "not a configuration"),
     ("broken tokeniser", lambda f: written(f, "bpe.txt.gz", "no"), WeightsInvalid, "tokeniser cannot be read"),
     ("larger tokeniser", lambda f: without(f, "bpe.txt.gz"), WeightsInvalid, "49408 tokens, the model 515"),
     ("phrase without a gap", with_entry((), prompt_templates=["photo"]), InvalidSetting, "needs one {}"),
@@ -312,7 +308,6 @@ BAD: list[tuple[str, Callable[[Path], Path | str], type[ArrStreamError], str]] =
         InvalidSetting,
         FROM_HUB,
     ),
-    ("unknown timm tower", with_entry(VISION_CFG, timm_model_name="vit_of_nobody"), InvalidSetting, "RuntimeError"),
     (
         "no hub tokeniser",
         with_entry(TEXT_CFG, hf_tokenizer_name="o/n"),
@@ -322,10 +317,7 @@ BAD: list[tuple[str, Callable[[Path], Path | str], type[ArrStreamError], str]] =
     ("unknown name", lambda _: "ViT-B-61:openai", InvalidSetting, "no architecture 'ViT-B-61'; nearest: .*ViT-B-16"),
     ("unknown weights", lambda _: "ViT-B-16:openay", InvalidSetting, "ViT-B-16 has openai"),
     ("missing file", lambda f: f"ViT-B-16:{f}/none.pt", BackendUnavailable, "no weights file"),
-    ("missing known weights", lambda _: "ViT-B-32:openai", BackendUnavailable, "models fetch ViT-B-32:openai"),
     ("neither", lambda _: "ViT-B-16-openai", InvalidSetting, "did you mean 'ViT-B-16:openai'"),
-    ("hub", lambda _: "hf-hub:owner/name", InvalidSetting, "no architecture 'hf-hub'"),
-    ("empty", lambda _: "", InvalidSetting, "neither"),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -60,19 +59,7 @@ def test_a_query_in_plain_words_finds_its_thing_and_the_record_says_by_what(
 def test_what_the_model_cannot_take_is_told_and_the_stream_goes_on(run: Run, clip: Path, tmp_path: Path) -> None:
     long = "a red circle " + "with a small striped heart and a star " * 12
     records = tmp_path / "out.jsonl"
-    code, _, err = run(
-        "process",
-        clip,
-        "-q",
-        long,
-        "-q",
-        "красный круг",
-        "--set",
-        "keyframes.embeddings=clip",
-        "--patches",
-        records,
-        *FAST,
-    )
+    code, _, err = run("process", clip, "-q", long, "-q", "красный круг", *CLIP, "--patches", records, *FAST)
     assert code == 0, err
     assert "only its beginning counts" in err and "learned English" in err
     notices = [notice for frame in read_records(records)[1] for notice in frame.notices]
@@ -84,56 +71,17 @@ def _truncated(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:5000])
 
 
-def _configured(folder: Path, change: Callable[[dict[str, int]], object]) -> None:
-    file = folder / "open_clip_config.json"
-    config = json.loads(file.read_text())
-    change(config["model_cfg"]["vision_cfg"])
-    file.write_text(json.dumps(config))
-
-
-def _of_another_model(folder: Path) -> None:
-    _configured(folder, lambda vision: vision.update(width=2 * vision["width"]))
-
-
-def _impossible(folder: Path) -> None:
-    _configured(folder, lambda vision: vision.update(patch_size=0))
-
-
-def _not_a_number(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    file = folder / "open_clip_model.safetensors"
-    tensors = load_file(file)
-    name = next(name for name in tensors if name.startswith("visual"))
-    save_file(tensors | {name: tensors[name] * float("nan")}, file)
-
-
 def _missing(folder: Path) -> None:
     (folder / "open_clip_model.safetensors").unlink()
 
 
-@pytest.mark.parametrize(
-    ("spoil", "expected"),
-    [(_truncated, 62), (_of_another_model, 62), (_not_a_number, 62), (_missing, 60), (_impossible, 62)],
-)
+@pytest.mark.parametrize(("spoil", "expected"), [(_truncated, 62), (_missing, 60)])
 def test_spoilt_weights_end_with_one_line(
     run: Run, clip: Path, model: Path, tmp_path: Path, spoil: Callable[[Path], None], expected: int
 ) -> None:
     spoil(model)
     video = tmp_path / "out.mp4"
-    code, _, err = run(
-        "process",
-        clip,
-        "-q",
-        "red circle",
-        "--set",
-        "keyframes.embeddings=clip",
-        "--set",
-        f"clip.model={model}",
-        "-o",
-        video,
-        *FAST,
-    )
+    code, _, err = run("process", clip, "-q", "red circle", *CLIP, "--set", f"clip.model={model}", "-o", video, *FAST)
     assert code == expected, err
     assert err.count("\n") == 1 and str(model) in err
     assert not video.exists()

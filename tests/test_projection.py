@@ -194,12 +194,7 @@ def test_damaged_and_foreign_files(some_pca: Pca, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
-    [
-        ("mean", np.nan, "not finite"),
-        ("basis", np.inf, "not finite"),
-        ("basis", 3.0, "not orthonormal"),
-        ("variance", -1.0, "negative"),
-    ],
+    [("mean", np.nan, "not finite"), ("basis", 3.0, "not orthonormal"), ("variance", -1.0, "negative")],
 )
 def test_values_that_cannot_be(some_pca: Pca, tmp_path: Path, name: str, value: float, message: str) -> None:
     path = tmp_path / "pca.safetensors"

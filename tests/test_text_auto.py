@@ -96,17 +96,6 @@ def test_nothing_seen_nothing_done(finder: AutoText, looks: list[tuple[int, int]
     assert finder.name == "auto: rapidocr, nothing found cheaply"
 
 
-def test_words_are_read_where_they_are_in_the_frame(finder: AutoText) -> None:
-    rgb = wall(("BAKERY", 100, 150), ("GARAGE", 900, 600))
-    regions = {region.text: region for region in look(finder, rgb).regions}
-    assert set(regions) == {"BAKERY", "GARAGE"}
-    for text, x, y in (("BAKERY", 100, 150), ("GARAGE", 900, 600)):
-        (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, 1.2, 2)
-        corners = np.array(regions[text].polygon_xy) * (1280, 720)
-        assert corners.min(axis=0) == pytest.approx((x, y - height), abs=14)
-        assert corners.max(axis=0) == pytest.approx((x + width, y), abs=14)
-
-
 unit = st.floats(0, 1, allow_nan=False, width=32)
 boxes = st.lists(st.tuples(unit, unit, unit, unit), max_size=12)
 sizes = st.tuples(st.integers(1, 2000), st.integers(1, 2000))
