@@ -171,14 +171,16 @@ def _read_torch(path: Path, head: bytes) -> object:
     import torch
 
     zipped = head.startswith(_ZIP)
-    if zipped:
-        _check_archive(path)
     try:
+        if zipped:
+            _check_archive(path)
         with warnings.catch_warnings():
             # torch warns about odd pickles; the errors below report them in one line.
             warnings.simplefilter("ignore", UserWarning)
             # Only the zip format can be mapped; the older one is read whole.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except WeightsInvalid:
+        raise
     except pickle.UnpicklingError as exc:
         wanted = re.search(r"GLOBAL (\S+)", str(exc))
         if wanted is None:
@@ -187,19 +189,16 @@ def _read_torch(path: Path, head: bytes) -> object:
             f"{path}: a pickle that holds more than tensors ({wanted[1]}), which could run code",
             remedy="save its tensors as safetensors on a machine that trusts it",
         ) from exc
-    except Exception as exc:  # Damage causes many errors: EOFError, KeyError, RuntimeError, UnicodeDecodeError.
+    except (
+        Exception
+    ) as exc:  # Damage causes many: BadZipFile, EOFError, KeyError, RuntimeError, UnicodeDecodeError.
         raise WeightsInvalid(f"{path}: damaged or truncated: {first_line(exc)}", remedy=_FETCH_AGAIN) from exc
 
 
 def _check_archive(path: Path) -> None:
     """Refuse zip archives that are programs, or that would unpack to more than their size."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-    except Exception as exc:  # BadZipFile, NotImplementedError, OSError, UnicodeDecodeError.
-        raise WeightsInvalid(
-            f"{path}: damaged or truncated: its table of contents cannot be read", remedy=_FETCH_AGAIN
-        ) from exc
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
     if any("/code/" in entry.filename or entry.filename.endswith("constants.pkl") for entry in entries):
         raise WeightsInvalid(
             f"{path}: a TorchScript program, not plain weights",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -99,7 +99,7 @@ class ClipTextEncoder:
         loaded.model.visual = nn.Identity()
         self._model = loaded.model.to(self._device)
         self._lock = threading.Lock()
-        self._cache: OrderedDict[str, FloatArray] = OrderedDict()
+        self._encoded = lru_cache(CACHED_TEXTS)(self._encode)
 
     def token_count(self, text: str) -> int:
         """Return the tokens of the whole text in its longest template, start and end included."""
@@ -113,18 +113,10 @@ class ClipTextEncoder:
             WeightsInvalid: The model gives values that are not numbers.
         """
         with self._lock:
-            vectors = [self._cached(text) for text in texts]
-            return np.stack(vectors) if vectors else np.zeros((0, len(self._cached(""))), np.float32)
+            vectors = [self._encoded(text) for text in texts]
+            return np.stack(vectors) if vectors else np.zeros((0, len(self._encoded(""))), np.float32)
 
-    def _cached(self, text: str) -> FloatArray:
-        if text not in self._cache:
-            self._cache[text] = self._encoded(text)
-            if len(self._cache) > CACHED_TEXTS:
-                self._cache.popitem(last=False)
-        self._cache.move_to_end(text)
-        return self._cache[text]
-
-    def _encoded(self, text: str) -> FloatArray:
+    def _encode(self, text: str) -> FloatArray:
         """Return the mean of the unit vectors of all phrases, scaled to unit length (Radford et al., 2021)."""
         tokens = self._tokenizer.batch([template.format(text) for template in self._templates]).to(self._device)
         # More threads add in another order, so that the same words would get different vectors on other machines.
