@@ -34,31 +34,26 @@ _JOIN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """Processed frame for display, with the number of frames `dropped` so far and the `fps` processed."""
+    """Processed frame for display, with the number of frames `dropped` so far and the `fps` processed.
+
+    Each view is drawn once, on demand.
+    """
 
     frame: Frame
     patches: PatchSet
     dropped: int
     fps: float
+    _jpegs: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def captured_seconds(self) -> float:
         """Capture time, on the clock of `time.monotonic`."""
         return self.frame.captured_seconds or 0.0
 
-
-@dataclass(slots=True, eq=False)
-class _Drawn:
-    """Pictures of one frame, drawn on demand."""
-
-    shown: Shown
-    jpegs: dict[str, bytes] = field(default_factory=dict)
-
     def jpeg(self, view: str) -> bytes:
-        made = self.jpegs.get(view)
-        if made is None:
-            made = self.jpegs[view] = encode(render(view, self.shown.frame, self.shown.patches))
-        return made
+        if view not in self._jpegs:
+            self._jpegs[view] = encode(render(view, self.frame, self.patches))
+        return self._jpegs[view]
 
 
 class Watching:
@@ -129,11 +124,11 @@ class Watching:
     def waits_for(self, shown: Shown) -> bool:
         return self._message is None and self._last is not shown and len(self._under_way) < MOST_UNSHOWN
 
-    def deliver(self, drawn: _Drawn) -> None:
+    def deliver(self, shown: Shown) -> None:
         """Prepare the message of a frame; called by the drawing thread."""
         # Set this first, so that a request during drawing is served next.
-        shown = self._last = drawn.shown
-        jpegs = [(view, drawn.jpeg(view)) for view in self._views]
+        self._last = shown
+        jpegs = [(view, shown.jpeg(view)) for view in self._views]
         self._sequence += 1
         self._under_way.append((self._sequence, shown.captured_seconds))
         self._message = message(shown, jpegs, self._sequence, self._cells)
@@ -145,7 +140,7 @@ class PictureRoom:
 
     def __init__(self, name: str = "") -> None:
         self._watching: tuple[Watching, ...] = ()
-        self._newest: _Drawn | None = None
+        self._newest: Shown | None = None
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=f"arr-stream-pictures-{name}", daemon=True)
@@ -154,7 +149,7 @@ class PictureRoom:
     def show(self, shown: Shown) -> None:
         """Set the newest frame; never blocks."""
         with self._changed:
-            self._newest = _Drawn(shown)
+            self._newest = shown
             self._changed.notify_all()
 
     def watch(
@@ -206,7 +201,7 @@ class PictureRoom:
 
     def _ready(self) -> list[Watching]:
         newest = self._newest
-        return [] if newest is None else [each for each in self._watching if each.waits_for(newest.shown)]
+        return [] if newest is None else [each for each in self._watching if each.waits_for(newest)]
 
     def _work(self) -> None:
         while True:
