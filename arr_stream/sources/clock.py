@@ -145,16 +145,13 @@ def _increase(reached: float | None, first: int | None, second: int | None) -> b
 
 
 _JUMP_SECONDS = 1.0
-_PATIENCE_SECONDS = 5.0
 
 
 class ArrivalClock:
     """Clock that places pictures on one time line, which starts at 0.0 and never goes back.
 
     It keeps the source's own steps, since arrival is uneven. It takes the source's clock to have changed, and places
-    the
-    picture by its arrival, if its time goes back, or runs ahead of the arrival, by more than a second in one step, or
-    has lagged behind by more than a second for five (longer than a burst that catches up after a pause of the network).
+    the picture by its arrival, if its time goes back, or runs ahead of the arrival, by more than a second in one step.
     """
 
     def __init__(self) -> None:
@@ -166,8 +163,6 @@ class ArrivalClock:
         """Restart for a new connection, whose times are unrelated to those before."""
         self._last_own: float | None = None
         self._shift = 0.0
-        self._least_lag = 0.0
-        self._lagging_since: float | None = None
 
     def place(self, own_seconds: float | None, arrival_seconds: float) -> float:
         """Return the time of the next picture.
@@ -181,8 +176,6 @@ class ArrivalClock:
             placed = self._by_arrival(arrival_seconds)
             if own_seconds is not None:
                 self._shift = placed - own_seconds
-                self._least_lag = arrival_seconds - placed
-                self._lagging_since = None
         if own_seconds is not None:
             self._last_own = own_seconds
         self._last = placed if self._last is None else max(placed, self._last)
@@ -201,13 +194,4 @@ class ArrivalClock:
         step = own_seconds - self._last_own
         if step < -_JUMP_SECONDS or step - (arrival_seconds - self._last_arrival) > _JUMP_SECONDS:
             return None
-        lag = arrival_seconds - own_seconds - self._shift
-        self._least_lag = min(self._least_lag, lag)
-        if lag - self._least_lag <= _JUMP_SECONDS:
-            self._lagging_since = None
-        elif self._lagging_since is None:
-            self._lagging_since = arrival_seconds
-        elif arrival_seconds - self._lagging_since > _PATIENCE_SECONDS:
-            self._shift += lag - self._least_lag
-            self._lagging_since = None
         return own_seconds + self._shift
