@@ -117,8 +117,7 @@ class Mp4Writer:
         """Encode one picture `[H, W, 3]` of the writer's size.
 
         Times that do not increase are moved one tick (11 us) past the frame before. A pause longer than six hours is
-        shortened
-        to six, and all later times are moved by the difference.
+        shortened to six, and all later times are moved by the difference.
         """
         tick = max(round(pts_seconds * TICKS_PER_SECOND) - self._left_out_ticks, self._last_tick + 1)
         if self.frames and (too_long := tick - self._last_tick - LONGEST_SECONDS * TICKS_PER_SECOND) > 0:

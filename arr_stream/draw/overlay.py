@@ -38,12 +38,10 @@ _TINT = 72
 
 
 def draw_patches(rgb: ByteArray, patches: PatchSet) -> ByteArray:
-    """Return a copy of a picture `[H, W, 3]` of any size, such as a thumbnail of the frame, with the chosen cells
-    drawn.
+    """Return a copy of a picture `[H, W, 3]` of the frame, of any size, with the chosen cells drawn.
 
-    Fine cells keep their brightness and share one outline a region, coloured by score; cells at level -1 are
-    quartered by
-    a cross; coarse cells are half-way bright, with marked corners; the rest is dimmed.
+    Fine cells keep their brightness and share one outline a region, coloured by score; cells at level -1 are quartered
+    by a cross; coarse cells are half-way bright, with marked corners; the rest is dimmed.
     """
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)

@@ -45,8 +45,7 @@ class Report:
     """Writer of `contact_sheet.png`, `latency.png` and `summary.json` into a folder when it is closed.
 
     If a model watched, the summary has a section `model`: its inputs, and its newest 1000 answers. If objects of a
-    query
-    were found, `objects` holds for each class their number and times.
+    query were found, `objects` holds for each class their number and times.
 
     Args:
         folder: Output folder; created when there is something to write.

@@ -25,9 +25,8 @@ def open_source(
 ) -> Source:
     """Open the source that `spec` names and read its first frame.
 
-    A folder or glob is read as pictures. The content of a file decides its format; its ending counts only if the
-    content
-    is inconclusive. A file of exactly the given name comes before a glob.
+    A folder or glob is read as pictures. The content of a file decides its format, its ending only
+    if the content is inconclusive. A file of exactly the given name comes before a glob.
 
     Args:
         spec: A file, a folder, a glob, or a `file://` URL.

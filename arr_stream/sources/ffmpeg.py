@@ -58,9 +58,8 @@ class FfmpegSource(OnePass):
     """Media file.
 
     Packets that cannot be decoded are skipped and counted as lost frames. Frames that the decoder concealed, and those
-    that may refer to lost or concealed ones, are delivered and marked as `damaged`. The error at the end reports
-    both, and
-    a file that ends before its own header or structure says. See `sources.damage`.
+    that may refer to lost or concealed ones, are marked as `damaged`. The error at the end reports both, and a file
+    that ends before its own header or structure says. See `sources.damage`.
 
     Raises:
         NotAMediaFile, NoVideoStream, NoFrames, NothingInRange, SourceTooLarge: See `arr_stream.errors`; all on
@@ -239,9 +238,8 @@ class FfmpegSource(OnePass):
     def _packets(self) -> Iterator[Packet[VideoStream] | None]:
         """Yield packets of the stream, then None to drain the decoder.
 
-        At a joint between recordings, the counters that reveal lost data restart, and a parser may ascribe that to
-        the packet
-        before. So close before a keyframe, only the decoder can detect missing data.
+        At a joint between recordings, the counters that reveal lost data restart, and a parser may ascribe that to the
+        packet before. So close before a keyframe, only the decoder can detect missing data.
         """
         waiting: deque[Packet[VideoStream]] = deque()
         for following in self._demuxed():

@@ -38,10 +38,8 @@ class ImagesSource(OnePass):
     """Pictures as frames, in the order given, 30 a second.
 
     Pictures may differ in size and are delivered unscaled. Unreadable pictures are skipped and named by the error at
-    the
-    end; the others keep their times. A single file with several pictures (WebP, AVIF, TIFF) yields all of them, at
-    its own
-    times if it has any.
+    the end; the others keep their times. A single file with several pictures (WebP, AVIF, TIFF) yields all of them, at
+    its own times if it has any.
 
     Raises:
         NotAMediaFile: No picture can be read.

@@ -34,8 +34,7 @@ class SourceState:
     Args:
         state: `connecting` before the first picture, `live` while pictures arrive, `stalled` when they have stopped,
             `reconnecting` from then, or from a break, until the next picture, `ended` after a normal end, `failed`
-            after
-            an error.
+            after an error.
         message: Reason in one line, without passwords; None without one.
         attempt: Number of this attempt at opening, from 1 after the last picture.
         next_retry_seconds: Pause before the next attempt; None outside a pause.
@@ -90,8 +89,7 @@ class Pace:
     """Timer that waits until each time is due, counted from the first.
 
     After a delay of more than a second, as on a machine that slept, it continues at the usual speed without catching
-    up.
-    Times that jump ahead or back restart the count.
+    up. Times that jump ahead or back restart the count.
     """
 
     def __init__(self, interrupt: Interrupt) -> None:

@@ -29,23 +29,18 @@ _NO_DATA_WAIT_SECONDS = 0.002
 class Decoding:
     """Reader of a container's first video stream.
 
-    After damage (a packet truncated, lost or not decodable) pictures would show remains of others. None are
-    delivered until
-    the next keyframe, or for two seconds without one: streams with gradual refresh have none. The omitted pictures are
-    counted as concealed.
+    After damage (a packet truncated, lost or not decodable) pictures would show remains of others. None are delivered
+    until the next keyframe, or for two seconds without one: streams with gradual refresh have none. The omitted
+    pictures are counted as concealed.
 
     Args:
         container: Just opened; closed by `close`, and if reading cannot begin.
         name: Name in messages.
-        settings: `source` sets which pictures to convert and how, `live.stall_seconds` the longest wait for a
-        packet, and
-            for a picture.
+        settings: `source` and `live.stall_seconds`, the longest wait for a packet and for a picture, are used.
         interrupt: Ends waits.
         stats: Counters to update.
         problem: Makes our error of PyAV's while packets are read.
-        ends: Called with the last time of a picture in seconds when the data end; returns True for a normal end,
-        False for
-            a break.
+        ends: Called with the last picture's time when the data end; returns True for a normal end, False for a break.
         paced: Decode each packet when its time has come.
     """
 
