@@ -170,7 +170,7 @@ class ExampleScorer(QueryScorer):
     def prepare(self, inputs: QueryInput) -> QueryTask:
         if self._colours is None:
             self._colours = ColourModel.from_example(self._query.rgb, inputs.quarter)
-        elif inputs.frame.index in inputs.keyframes.anchors:
+        elif inputs.frame.index in inputs.keyframes.flows:
             self._colours.against(inputs.quarter)
         else:
             return ExampleTask(self._table)
