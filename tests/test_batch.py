@@ -382,7 +382,7 @@ def test_retryable_errors_are_retried_and_errors_are_reported(six: Batch) -> Non
     assert sorted(event.attempt.job.index for event in result.failed) == [2, 3]
     assert [line["again"] for line in six.lines("failed") if line["name"] == "2"] == [True, True, False]
     error = json.loads((six.out / "errors" / "2.json").read_text())
-    assert error["kind"] == "WorkerLost" and [one["number"] for one in error["attempts"]] == [1, 2, 3]
+    assert error["kind"] == "WorkerLost" and error["attempts"] == 3
     assert (error["exit_code"], error["frames"]) == (103, 3) and "was ended by SIGKILL" in error["message"]
     error = json.loads((six.out / "errors" / "3.json").read_text())
     assert (error["remedy"], error["exit_code"], error["frames"]) == ("give media", 11, 0)

@@ -248,7 +248,7 @@ def test_a_file_that_always_kills_its_worker_is_given_up_and_the_others_are_done
             os.kill(worker, signal.SIGKILL)
         assert batch.wait() == 100, batch.said
     told = json.loads((out / "errors" / "poison.json").read_text())
-    assert told["kind"] == "WorkerLost" and "SIGKILL" in told["message"] and len(told["attempts"]) == 2
+    assert told["kind"] == "WorkerLost" and "SIGKILL" in told["message"] and told["attempts"] == 2
     assert sorted(_digests(out)) == ["clip00", "clip01"]
 
 

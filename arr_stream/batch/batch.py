@@ -28,7 +28,7 @@ from arr_stream.batch.job import (
     options_digest,
     public_options,
 )
-from arr_stream.batch.plan import Plan, make_plan, recorded_options, versions
+from arr_stream.batch.plan import Plan, make_plan, recorded_options
 from arr_stream.errors import ArrStreamError, DiskFull, OutputError, OutputUnwritable, WorkerLost
 from arr_stream.files import writing
 from arr_stream.plain_text import redact_url
@@ -98,7 +98,7 @@ class BatchResult:
             "done": len(self.all_done),
             "done_in_this_run": len(self.finished),
             "damaged": self.damaged,
-            "failed": [_error(event) | {"attempts": event.attempt.number} for event in self.failed],
+            "failed": [_error(event) for event in self.failed],
             "left": len(self.left),
             "frames": self.frames,
             "seconds": self.seconds,
@@ -160,8 +160,7 @@ def run_batch(
         journal = stack.enter_context(contextlib.closing(Journal(plan.layout.manifest)))
         recorded = plan.recorded
         if recorded is None or options_digest(recorded["options"]) != plan.digest:
-            about = {"options": plan.public, "options_sha256": plan.digest, "versions": versions()}
-            journal.append("batch", version=1, **about)
+            journal.append("batch", version=1, options=plan.public, options_sha256=plan.digest)
         for done in plan.kept:
             # The process that ran the batch may have been killed between a worker's last step and its own.
             plan.layout.error(done.name).unlink(missing_ok=True)
@@ -198,7 +197,6 @@ class _Dispatcher:
         self._lost_starts = 0
         # With the time before which an attempt must not begin.
         self._waiting = deque((0.0, Attempt(job)) for job in result.plan.to_do)
-        self._failures: dict[int, list[JobFailed]] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Process the files; once `stop` is set, begin none and abandon the running ones.
@@ -295,18 +293,12 @@ class _Dispatcher:
         name, number = event.attempt.job.name, event.attempt.number
         about = {"kind": event.kind, "message": event.message, "attempt": number, "again": event.again}
         self._journal.append("failed", name=name, **about)
-        failures = self._failures.setdefault(event.attempt.job.index, [])
-        failures.append(event)
         if event.again:
             pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (number - 1))
             self._waiting.append((time.monotonic() + pause, Attempt(event.attempt.job, number + 1)))
             return
         self._result.failed.append(event)
-        attempts = [
-            {"number": one.attempt.number, "kind": one.kind, "message": one.message, "frames": one.frames}
-            for one in failures
-        ]
-        more = {"remedy": event.remedy, "frames": event.frames, "attempts": attempts}
+        more = {"remedy": event.remedy, "frames": event.frames}
         write_json(self._result.plan.layout.error(name), _error(event) | more)
 
 
@@ -314,4 +306,4 @@ def _error(event: JobFailed) -> dict[str, Any]:
     """Return the fields that every report of an error has."""
     job = event.attempt.job
     about = {"kind": event.kind, "message": event.message, "exit_code": event.exit_code}
-    return {"name": job.name, "source": redact_url(job.source), **about}
+    return {"name": job.name, "source": redact_url(job.source), "attempts": event.attempt.number, **about}

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from arr_stream import __version__
 from arr_stream.batch.folder import DONE, Layout, read_journal
 from arr_stream.batch.inputs import assign_names, identity
 from arr_stream.batch.job import Done, Job, JobOptions, difference, options_digest, public_options
 from arr_stream.errors import ArrStreamError, BatchDiffers
 from arr_stream.plain_text import redact_url
-
-_PACKAGES = ("torch", "numpy", "opencv-python-headless", "av", "scikit-image", "onnxruntime", "rapidocr")
 
 State = Literal["new", "done", "gone", "changed", "differs"]
 """State of a file: never done; done; done, source gone; done before its source changed; done with other options."""
@@ -44,7 +38,7 @@ class Plan:
         layout: Layout of the output folder.
         options: The options.
         public: The options as the journal records them.
-        recorded: The newest options and versions in the journal, a line of type `batch`; None without one.
+        recorded: The newest options in the journal, a line of type `batch`; None without one.
         files: Every file, in the order of the inputs.
     """
 
@@ -76,10 +70,6 @@ class Plan:
                 yield f"{source}: changed since it was done, and is done again"
             elif file.state == "gone":
                 yield f"{source}: can no longer be read; its results are kept"
-        before, now = (self.recorded or {}).get("versions", {}), versions()
-        changed = [f"{name} {before[name]} is now {now.get(name)}" for name in before if before[name] != now.get(name)]
-        if changed:
-            yield f"versions changed since the batch began: {', '.join(changed)}; files that are done stay as they are"
 
 
 def make_plan(sources: Sequence[str], options: JobOptions, *, force: bool = False) -> Plan:
@@ -111,7 +101,7 @@ def recorded_options(layout: Layout, public: Mapping[str, Any], *, force: bool =
     """
     lines = [line for line in read_journal(layout.manifest) if line.get("type") == "batch"]
     recorded = lines[-1] if lines else None
-    if recorded is not None and not all(isinstance(recorded.get(key), dict) for key in ("options", "versions")):
+    if recorded is not None and not isinstance(recorded.get("options"), dict):
         raise BatchDiffers(f"{layout.manifest}: not the journal of a batch", remedy="choose another folder")
     if force:
         return recorded
@@ -136,15 +126,9 @@ def _has_content(path: Path) -> bool:
 
 def _known(sources: Sequence[str], earlier: Mapping[str, Done | None]) -> dict[str, str]:
     """Return the earlier names of sources; an address with a new signature is the same source."""
-    named: dict[str, list[str]] = {}
-    given: dict[str, list[str]] = {}
-    for name, done in earlier.items():
-        named.setdefault(done.source if done is not None else "", []).append(name)
-    for source in sources:
-        given.setdefault(redact_url(source), []).append(source)
-    # Sources that differ in secrets alone are ambiguous; a hash in their names distinguishes them.
-    pairs = [(given[public], named.get(public, [])) for public in given]
-    return {found[0]: names[0] for found, names in pairs if len(found) == len(names) == 1}
+    names = {done.source: name for name, done in earlier.items() if done is not None}
+    # Each name goes to one source: others that differ in secrets alone get new ones.
+    return {source: names.pop(public) for source in sources if (public := redact_url(source)) in names}
 
 
 def _state(job: Job, done: Done | None, digest: str, storage: Mapping[str, Any]) -> FileState:
@@ -157,12 +141,3 @@ def _state(job: Job, done: Done | None, digest: str, storage: Mapping[str, Any])
     except (OSError, ArrStreamError):
         return FileState(job, "gone", done)
     return FileState(job, "done" if done.fits(job.source, digest, now) else "changed", done)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the packages that affect the results."""
-    found = {"arr-stream": __version__, "python": platform.python_version()}
-    for name in _PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
