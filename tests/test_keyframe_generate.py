@@ -70,7 +70,7 @@ def test_unusable_values_are_refused(part: PartName, changes: dict[str, Any], wo
 
 
 def test_importing_the_package_loads_no_heavy_one() -> None:
-    modules = "generate, worker, sharing, clusters, embeddings, text"
+    modules = "generate, worker, clusters, embeddings, text"
     code = f"import sys; from arr_stream.keyframes import {modules}; print([m for m in {HEAVY} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

@@ -126,9 +126,15 @@ def _has_content(path: Path) -> bool:
 
 def _known(sources: Sequence[str], earlier: Mapping[str, Done | None]) -> dict[str, str]:
     """Return the earlier names of sources; an address with a new signature is the same source."""
-    names = {done.source: name for name, done in earlier.items() if done is not None}
-    # Each name goes to one source: others that differ in secrets alone get new ones.
-    return {source: names.pop(public) for source in sources if (public := redact_url(source)) in names}
+    named: dict[str, list[str]] = {}
+    given: dict[str, list[str]] = {}
+    for name, done in earlier.items():
+        named.setdefault(done.source if done is not None else "", []).append(name)
+    for source in sources:
+        given.setdefault(redact_url(source), []).append(source)
+    # Sources that differ in secrets alone are ambiguous; a hash in their names distinguishes them.
+    pairs = [(given[public], named.get(public, [])) for public in given]
+    return {found[0]: names[0] for found, names in pairs if len(found) == len(names) == 1}
 
 
 def _state(job: Job, done: Done | None, digest: str, storage: Mapping[str, Any]) -> FileState:

@@ -189,9 +189,7 @@ def _read_torch(path: Path, head: bytes) -> object:
             f"{path}: a pickle that holds more than tensors ({wanted[1]}), which could run code",
             remedy="save its tensors as safetensors on a machine that trusts it",
         ) from exc
-    except (
-        Exception
-    ) as exc:  # Damage causes many: BadZipFile, EOFError, KeyError, RuntimeError, UnicodeDecodeError.
+    except Exception as exc:  # Damage causes many: BadZipFile, EOFError, KeyError, RuntimeError, UnicodeDecodeError.
         raise WeightsInvalid(f"{path}: damaged or truncated: {first_line(exc)}", remedy=_FETCH_AGAIN) from exc
 
 
