@@ -1,4 +1,4 @@
-"""Which cells of a picture the pipeline chooses, and at what detail any choice shows what it shows."""
+"""The pipeline's choice of cells on a picture, and the detail at which a choice shows each cell."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RememberedGenerator:
         self.owed_ms = 0.0
 
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
-        # What is found in a part of the picture depends on what was known before, which differs from run to run.
+        # Text known from earlier frames would change the result, and differs from run to run.
         jobs = self._inner.jobs(replace(request, text_before=None))
         return {
             part: partial(self._make, (request.frame.index, part), jobs[part]) for part in jobs if part in self._parts
@@ -72,7 +72,7 @@ class RememberedGenerator:
 
 
 class OurChoice:
-    """What the pipeline chooses for a picture and its query, as on the first frame of a stream.
+    """Choice of the pipeline for a picture and its query, as on the first frame of a stream.
 
     Args:
         settings: All but the budget.

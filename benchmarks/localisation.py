@@ -191,7 +191,7 @@ def _score(kind: Kind, text: str, cosines: FloatArray, shares: FloatArray, asked
     ours = shares[asked].sum(axis=0)
     theirs = shares[~asked].sum(axis=0) if (~asked).any() else np.zeros_like(ours)
     own_cells = ours >= COVERED_SHARE
-    # A cell where two things meet belongs to the asked one.
+    # A cell where two things meet counts for the queried one.
     their_cells = (theirs >= COVERED_SHARE) & ~own_cells
     count = max(1, round(CHOSEN_SHARE * cosines.size))
     chosen = np.argsort(-cosines, axis=None, kind="stable")[:count]

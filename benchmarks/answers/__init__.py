@@ -1,1 +1,1 @@
-"""What a choice of cells is worth in right answers, by a model that knows what it is asked about."""
+"""Measurement of a choice of cells by right answers of a model trained on the questions."""

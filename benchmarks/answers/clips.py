@@ -1,4 +1,4 @@
-"""Which cells of a clip's pairs of frames rules choose."""
+"""Choices of cells by rules on a clip's pairs of frames."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from benchmarks.scenes.camera import FPS
 from benchmarks.scenes.stories import Story, cell_shares
 
 EACH = int(FPS) // 2
-"""Frames of a half second: every so many are shown, two of them together."""
+"""Frames in half a second: the distance between the two frames of a pair."""
 _RULES = ("uniform", "difference", "evs", "dtd-feature", "vidcom2")
 
 
 def choices(story: Story, asked: Sequence[Asked], tokens: int, watcher: Watcher, *, seeds: int = 2) -> Iterator[Choice]:
-    """What rules choose of a clip's pairs of frames, so many cells a pair on average.
+    """Yield each rule's choice on a clip's pairs of frames, at `tokens` cells a pair on average.
 
-    Rules that look at features look at the model's own tower over whole pairs, and prune what it made, as they do in
-    their systems.
+    Feature rules use the model's own vision tower over whole pairs and prune its output, as in their published systems.
     """
     grid = Grid.for_size(story.size_wh)
     pairs = [(story.frames[k], story.frames[k + EACH], k + EACH) for k in _pair_starts(story)]
@@ -69,7 +68,7 @@ def _pair_starts(story: Story) -> range:
 
 
 def _changing(story: Story, index: int) -> FloatArray:
-    """Where things are on a pair, and where they were on the one before."""
+    """Return the cells' shares of each thing on a pair and on the pair before."""
     frames = [max(0, index - EACH), index, max(0, index - 2 * EACH)]
     return np.asarray(np.max([cell_shares(story.labels[k], len(story.actors)) for k in frames], axis=0), np.float32)
 

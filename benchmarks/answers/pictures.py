@@ -1,4 +1,4 @@
-"""Who chooses the cells of a picture: ours, cells of what is asked, of all things, published and plain rules."""
+"""Methods that choose a picture's cells: ours, oracles by question and by thing, published and plain rules."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from benchmarks.scenes.stories import Story, cell_shares
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """What is shown for some questions.
+    """Cells that one method shows for some questions.
 
     Args:
-        method: Who chose.
+        method: Name of the method.
         blocks: The cells.
-        mode: How they are fed.
+        mode: How they are fed to the model.
         asked: The questions that they are shown for.
-        choosing_ms: What choosing took, for one question.
+        choosing_ms: Time of the choice, for one question.
     """
 
     method: str
@@ -44,11 +44,11 @@ class Choice:
 
 
 class PictureChoosers:
-    """All who choose.
+    """All methods that choose cells of a picture.
 
     Args:
-        ours: Settings by name, each a way to choose of ours.
-        seeds: Random choices.
+        ours: Settings of our variants, by name.
+        seeds: Number of random choices.
     """
 
     def __init__(self, ours: Mapping[str, Settings], *, seeds: int = 3) -> None:
@@ -58,9 +58,9 @@ class PictureChoosers:
         self._picture = np.zeros((0, 0, 3), np.uint8)
 
     def choices(self, story: Story, asked: Sequence[Asked], tokens: int, watcher: Watcher) -> Iterator[Choice]:
-        """One or more for every method."""
+        """Yield one or more choices for every method."""
         if self._story is not story:
-            # One array for all budgets: ours remembers its keyframe by it.
+            # One array for all budgets: our choice caches its keyframe by identity.
             self._story, self._picture = story, story.frames[0]
         picture, grid = self._picture, Grid.for_size(story.size_wh)
 
@@ -95,7 +95,7 @@ class PictureChoosers:
 
 
 def most_covered(shares: FloatArray, tokens: int) -> Allocation:
-    """At most so many cells: of each thing in turn the one that shows most of it, until none shows any."""
+    """Choose at most `tokens` cells: for each thing in turn, the cell that shows most of it."""
     left = shares.copy()
     order: list[int] = []
     while len(order) < tokens and float(left.max(initial=0.0)) > 0.02:
@@ -109,7 +109,7 @@ def most_covered(shares: FloatArray, tokens: int) -> Allocation:
 
 
 def scaled_wh(size_wh: tuple[int, int], tokens: int) -> tuple[int, int]:
-    """The largest whole number of cells, in pixels, that keeps the shape and has at most so many cells."""
+    """Return the largest size in pixels, in whole cells, that keeps the shape within `tokens` cells."""
     factor = (tokens * 32 * 32 / (size_wh[0] * size_wh[1])) ** 0.5
     columns, rows = (max(1, round(side * factor / 32)) for side in size_wh)
     while columns * rows > tokens and columns * rows > 1:
@@ -121,7 +121,7 @@ def scaled_wh(size_wh: tuple[int, int], tokens: int) -> tuple[int, int]:
 
 
 def scaled_down(first: ByteArray, second: ByteArray, tokens: int, seconds: float | None, index: int = 0) -> Shown:
-    """A pair of whole frames, or one twice, as a picture of at most so many cells."""
+    """Scale a pair of whole frames, or one frame twice, down to at most `tokens` cells."""
     size_wh = scaled_wh((first.shape[1], first.shape[0]), tokens)
     small = [np.asarray(cv2.resize(rgb, size_wh, interpolation=cv2.INTER_AREA), np.uint8) for rgb in (first, second)]
     return Shown(small[0], small[1], Cells.whole((size_wh[1] // CELL_PX, size_wh[0] // CELL_PX)), seconds, index)

@@ -207,7 +207,7 @@ def _picture(media: str, number: int, rng: np.random.Generator, purpose: Purpose
 
 
 def drawn(story: Story, rng: np.random.Generator, count: int, *, held_out: bool) -> list[Asked]:
-    """Of each kind about as many."""
+    """Draw `count` questions, about equally many of each kind."""
     asked = questions(story, rng, held_out=held_out)
     order = [asked[int(k)] for k in rng.permutation(len(asked))]
     by_kind: dict[str, list[Asked]] = {}
@@ -223,7 +223,7 @@ def drawn(story: Story, rng: np.random.Generator, count: int, *, held_out: bool)
 
 
 def _answered(number: int, media: str, share: str, shown: Iterable[Choice], watcher: Watcher) -> Iterator[Outcome]:
-    """What the model answers to each choice, looking once for all questions that it was made for."""
+    """Yield the model's answers to each choice; a choice is encoded once for all its questions."""
     for choice in shown:
         memory, looking_ms = watcher.watch(choice.blocks, choice.mode)
         for one in choice.asked:
@@ -236,7 +236,7 @@ def _answered(number: int, media: str, share: str, shown: Iterable[Choice], watc
 def _watched(
     number: int, story: Story, asked: Sequence[Asked], share: str, ours: Mapping[str, Settings], loaded: LoadedModel
 ) -> Iterator[Outcome]:
-    """What the model answers after having watched what ours chose of a clip."""
+    """Yield the model's answers after watching our choice of a clip."""
     tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
     for name, settings in ours.items():
         for one in asked:
@@ -253,13 +253,13 @@ def _watched(
 
 
 def _spending(settings: Settings, tokens: int, seconds: float) -> Settings:
-    """So many tokens for each second, in which one pair of frames is shown: on each, or all together over the clip.
+    """Set the budget to `tokens` a second, in which one pair of frames is shown.
 
-    A budget over time, whatever its income, gets the same, and may spend three times as much on one frame.
+    A budget over time gets the same total over the clip, but may spend three times as much on one frame.
     """
     if not settings.selection.per_second:
         return settings.with_values({"selection.budget": str(tokens)})
-    # The first frame finds as much as it may spend.
+    # The account is full on the first frame.
     income = max(0.01, (seconds - _TIMES_EACH) * tokens / seconds)
     return settings.with_values({"selection.budget": str(_TIMES_EACH * tokens), "selection.per_second": income})
 

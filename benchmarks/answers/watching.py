@@ -1,4 +1,4 @@
-"""What a model answers that watches a clip as `ask` shows it one, or is shown other cells in the same way."""
+"""Answers of a model that watches a clip as in `ask`, or is shown other cells in the same way."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from benchmarks.scenes.stories import Story
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What came of watching a clip.
+    """Answers and costs of one clip.
 
     Args:
         answers: To the questions in their order.
         tokens: Cells in the model's memory at the end.
-        prompt_tokens: Of the last answer, as it counts them.
-        choosing_ms, answering_ms: Of the whole clip.
+        prompt_tokens: Prompt tokens of the last answer, as the model counts them.
+        choosing_ms, answering_ms: Over the whole clip.
     """
 
     answers: tuple[str, ...]
@@ -43,7 +43,7 @@ def watched(
     fps: float = FPS,
     instead: Callable[[PatchSet], PatchSet] = lambda patches: patches,
 ) -> Watched:
-    """Every frame is perceived, two a second are shown, and questions are asked on their frames.
+    """Process every frame, show the model two a second, and ask the questions on their frames.
 
     Args:
         story: The clip.

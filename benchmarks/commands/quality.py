@@ -1,4 +1,4 @@
-"""What is chosen, and what it is worth: commands that look at footage or generated scenes with known truth."""
+"""Commands that score choices of cells on footage or generated scenes with ground truth."""
 
 from __future__ import annotations
 

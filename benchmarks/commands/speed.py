@@ -1,4 +1,4 @@
-"""What things cost, each against something run in the same minute: look at the ratios."""
+"""Commands that measure cost, each against a baseline run in the same minute: read the ratios."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def live(
     as_json: Json = False,
 ) -> None:
     """Measure live streams from the camera to the page, with Chromium on this machine."""
-    # Refused here rather than by the server that is measured.
+    # Validate here, so that errors do not surface in the measured server.
     Settings.load(None, overrides or ())
 
     from benchmarks.live.bench import PARTS, bench_live

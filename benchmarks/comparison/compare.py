@@ -65,7 +65,7 @@ def compare(
 
 
 def _warm_up(clip: Footage, settings: Settings, features: Iterable[FeatureMaker]) -> None:
-    """What libraries load and allocate at first use is nobody's frame."""
+    """Run everything once, so that no timed frame pays for loading and allocation."""
     frame = next(iter(clip.frames()))
     for maker in features:
         maker.features(frame, Grid.for_size(frame.size_wh, max_pixels=settings.grid.max_pixels))
@@ -83,7 +83,7 @@ def _on_clip(
 ) -> Iterator[CompareRow]:
     known = known_clip(clip, settings.grid.max_pixels)
     followed = _followed(clip, known)
-    # A track is one object among others: what is chosen without its box says nothing about it.
+    # A track is one object among others: a choice without its box says nothing about it.
     unasked = clip.kind != "tracks"
     plain = make_clip(clip.frames(), known.grid, None) if unasked else None
     described = {short: make_clip(clip.frames(), known.grid, maker) for short, maker in features.items() if unasked}
@@ -184,7 +184,7 @@ def _ranked(
 
 
 def _questions(clip: Footage, known: KnownClip) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What ours is asked on a clip: all that its truths can judge."""
+    """Yield the queries for ours on a clip: all that its truths can score."""
     if clip.kind != "tracks":
         yield "no query", {}
     if known.region_xywh is not None:
@@ -201,7 +201,7 @@ def _ours(clip: Footage, settings: Settings, tokens: int, queries: dict[str, Any
     spent = 0.0
     with arr_stream.open(clip.open(), budget=tokens, settings=settings, **queries) as stream:
         for patches in stream:
-            # A patch set holds its frame's channels, which must not pile up.
+            # A patch set holds its frame's channels: keep only the allocation.
             chosen.append(Allocation(patches.rows, patches.columns, patches.level, patches.score))
             spent += total_ms(patches.latency_ms)
     return chosen, spent / len(chosen)

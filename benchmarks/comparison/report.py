@@ -120,7 +120,7 @@ _BEST = "oracle: the most that so many fine cells on each frame could cover"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What a line of a table stands for."""
+    """One method, as a line of a table."""
 
     name: str
     asked: str
@@ -132,7 +132,7 @@ class Method:
 
     @property
     def rule(self) -> bool:
-        """Whether it is what ours is compared with."""
+        """Return whether it is one of the rules that ours is compared with."""
         return self.name not in (OURS, ORACLE)
 
     @property
@@ -282,7 +282,7 @@ def _score(name: str) -> Callable[[CompareRow], float | None]:
 
 
 def _ahead(ours: Rows, theirs: Rows) -> tuple[float | None, str | None]:
-    """By how much ours covers more of the object, and on how many of the clips."""
+    """Return our mean lead in coverage of the object, and on how many clips ours leads."""
     gaps = []
     for row in ours:
         other = mean([each for each in theirs if each.footage == row.footage], lambda each: each.score.object)
@@ -298,7 +298,7 @@ def _cameras(report: CompareReport, kind: FootageKind) -> ResultTable | None:
     rows = [row for row in report.rows if row.kind == kind and row.asked == "no query" and row.score.moving is not None]
     if not rows:
         return None
-    # Between different clips, a difference need not be the camera's.
+    # Across different clips, a difference need not come from the camera.
     same = kind == "generated"
     lines: list[tuple[Value, ...]] = []
     gaps: list[tuple[str, str, float]] = []
@@ -330,7 +330,7 @@ def _by_camera(rows: Rows) -> list[float | None]:
 def _gaps(
     budget: str, method: Method, moving: Sequence[float | None], ours: Sequence[float | None] | None
 ) -> list[tuple[str, str, float]]:
-    """By how much a rule covers more than ours under each camera, as `_leaders` takes it; nothing where it is none."""
+    """Return a rule's lead over ours under each camera, for `_leaders`; empty if the method is no rule."""
     if not method.rule or ours is None:
         return []
     return [

@@ -25,11 +25,11 @@ from benchmarks.scenes.footage import Footage, moved_truths
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownClip:
-    """What is known of a clip of `T` frames, by cell.
+    """Ground truth of a clip of `T` frames, by cell.
 
     Args:
         grid: Its cells.
-        camera: What its camera does, as given or as measured.
+        camera: Kind of camera motion, as given or as measured.
         region_xywh: Tight box of the object on the first frame, in pixels; None where none is there, or several are.
         learning_frames: First frames that are not counted.
         counts: For each truth (`object`, `moving`, `text`) that the clip has: `[T, gh, gw]` int32, pixels of it in each

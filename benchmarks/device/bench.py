@@ -60,7 +60,7 @@ def time_host(
         patches = pipeline.step(frame)
         patches.texture.planes.clear()
         measured.append(patches)
-    # The first frames warm libraries up; keyframes are another matter.
+    # Leave out keyframes, and the first frames, which warm up libraries.
     between = [patches for patches in measured[2:] if not patches.keyframe]
     if not between:
         raise MeasurementFailed(
@@ -88,12 +88,12 @@ _WARM_UP_FRAMES = 6
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport(Report):
-    """What `python -m benchmarks device` measured.
+    """Results of `python -m benchmarks device`.
 
     Args:
         device: In words.
         found: The figures.
-        unmeasured: What was not measured, and why.
+        unmeasured: Parts that were not measured, with the reason.
     """
 
     device: str
@@ -165,7 +165,7 @@ def named_device(name: str) -> torch.device:
 def _on_host(
     settings: Settings, size_wh: tuple[int, int], frames: int, progress: Callable[[str], None]
 ) -> DeviceReport:
-    # What is written is not always read: words are no part of a frame between keyframes.
+    # Text recognition is optional, and no part of a frame between keyframes.
     plain = settings.with_values({"keyframes.text": "none"})
     run = time_host(size_wh, plain, frames, progress)
     found = "torch finds one: measure it with --device cuda" if torch.cuda.is_available() else "torch finds none"
@@ -192,7 +192,7 @@ def frame_table(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ResultTable:
-    """What a frame between keyframes takes from the call to the patch set, by what is asked."""
+    """Time a frame between keyframes from the call to the patch set, for each query."""
     pictures = panning_frames(size_wh, frames + _WARM_UP_FRAMES)
     rarely = settings.with_values({"keyframes.interval": 1_000_000, "keyframes.min_confidence": 0.0})
     rows: list[tuple[Value, ...]] = []
@@ -250,7 +250,7 @@ def dense_table(
         dense_into(patches.texture, out)
         synchronize(device)
         elapsed = (time.perf_counter() - start) * 1e3
-        # Two whole cycles, once every form of a step has been captured in those before.
+        # Two whole cycles, after earlier cycles have captured every variant of a step.
         if frame.index >= 2 * interval:
             (keyframes if patches.keyframe else between).append(elapsed)
     keyframe, frame_ms = Timing.of(keyframes), Timing.of(between)

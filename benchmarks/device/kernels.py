@@ -99,14 +99,14 @@ def step_ms(step: Callable[[], Any], device: torch.device, repeats: int) -> floa
 
 
 def copy_bytes_per_ms(device: torch.device) -> float:
-    """What a large copy within the device's memory moves in a millisecond, what it reads and what it writes."""
+    """Measure the bytes that a large copy within the device's memory reads and writes in a millisecond."""
     size = _GPU_COPY_BYTES if device.type == "cuda" else _CPU_COPY_BYTES
     source, target = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
     return float(2 * size / step_ms(lambda: target.copy_(source), device, 4))
 
 
 def upload_bytes_per_ms(device: torch.device) -> float:
-    """What a copy from pinned memory brings to a GPU in a millisecond."""
+    """Measure the bytes that a copy from pinned memory brings to a GPU in a millisecond."""
     source = torch.zeros(_CPU_COPY_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.zeros(_CPU_COPY_BYTES, dtype=torch.uint8, device=device)
     return _CPU_COPY_BYTES / step_ms(lambda: target.copy_(source, non_blocking=True), device, 4)
@@ -142,12 +142,12 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelTiming:
-    """What a part takes.
+    """Time and memory traffic of a part.
 
     Args:
         name, when: As in `Kernel`.
         milliseconds: Of one run.
-        moved_bytes: What it has to read and write at least: inputs and results, each once.
+        moved_bytes: Least traffic: inputs and results, each once.
     """
 
     name: str
@@ -270,7 +270,7 @@ def _choosing(
     }
 
     def scored() -> Any:
-        # Planes keep their small levels: each run reads them anew.
+        # Planes cache their small levels: use fresh planes in each run.
         read = {first: _unread(plane) for first, plane in planes.items()}
         return score_cells(read, grid.texture_wh, relevance, figure, None, settings.scoring)
 

@@ -41,7 +41,7 @@ _BYTES_SCRIPT = """
 
 
 def measure_page(plan: LivePlan) -> list[Figure]:
-    """From the capture of a frame in the server to the canvas of the page."""
+    """Measure the latency from a frame's capture in the server to the page's canvas."""
     with (
         live_server(counters=[30], settings=plan.settings) as (server, folder),
         chromium() as browser,
@@ -61,7 +61,7 @@ def measure_page(plan: LivePlan) -> list[Figure]:
 
 
 def measure_browser_camera(plan: LivePlan) -> list[Figure]:
-    """From a picture painted in the browser, to the server, through the pipeline, and back to the canvas."""
+    """Measure the round trip from a picture painted in the browser, through the server, back to the canvas."""
     with (
         live_server(settings=plan.settings) as (server, _),
         chromium(CAMERA_ARGUMENTS) as browser,
@@ -87,7 +87,7 @@ def measure_browser_camera(plan: LivePlan) -> list[Figure]:
 
 
 def measure_first_picture(plan: LivePlan) -> list[Figure]:
-    """From the start of opening the page to its first picture, and what was sent for it before."""
+    """Measure the time from opening the page to its first picture, and the bytes sent until then."""
     times_ms, sizes = [], []
     with live_server(counters=[30], settings=plan.settings) as (server, _), chromium() as browser:
         for _ in range(_OPENINGS):
@@ -118,13 +118,13 @@ _QUIET_AGE = 15
 
 
 def measure_rate(plan: LivePlan) -> list[Figure]:
-    """One stream of 30 frames a second, shown on a page."""
+    """Measure one stream of 30 frames a second, shown on a page."""
     fps = _processed_fps([30.0], plan, plan.seconds)
     return [Figure("rate", "frames processed of one stream", fps[0], "a second", 29.0, at_least=True)]
 
 
 def measure_three(plan: LivePlan) -> list[Figure]:
-    """Three streams, shown side by side."""
+    """Measure three streams, shown side by side."""
     easy = min(_processed_fps([10.0] * 3, plan, plan.seconds))
     full = min(_processed_fps([30.0] * 3, plan, plan.seconds))
     return [
@@ -134,7 +134,7 @@ def measure_three(plan: LivePlan) -> list[Figure]:
 
 
 def measure_four(plan: LivePlan) -> list[Figure]:
-    """Four streams that nobody watches."""
+    """Measure four streams without a page."""
     fps = min(_processed_fps([30.0] * 4, plan, plan.seconds, watched=False))
     return [Figure("four", "four streams of 30 fps without a page, the slowest", fps, "a second", 29.0, at_least=True)]
 

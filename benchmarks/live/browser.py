@@ -163,7 +163,7 @@ def watched_page(browser: Browser, address: str, *, scripts: Sequence[str] = ())
 
 
 def take_shown(page: Page) -> list[ShownPicture]:
-    """What was shown since the last call."""
+    """Return the pictures shown since the last call."""
     return [ShownPicture(*row) for row in page.evaluate("window.arrShown.splice(0)")]
 
 

@@ -1,4 +1,4 @@
-"""What is measured of live streams, and how the numbers are told."""
+"""Figures of live streams, their limits and their tables."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """How to measure.
+    """Plan of the measurements.
 
     Args:
         seconds: Length of each measurement.
         settings: `key=value` for the server's streams.
-        progress: Told what is measured next.
+        progress: Called with the name of the next measurement.
     """
 
     seconds: float = 20.0

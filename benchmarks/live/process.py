@@ -44,7 +44,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float) -> No
 
 
 def end_with_parent() -> None:
-    """In a child: end as on a request to, once the process that started this one is gone."""
+    """Shut this child down as on SIGTERM once its parent is gone."""
 
     def wait() -> None:
         sys.stdin.buffer.read()
@@ -185,7 +185,7 @@ def start_sender(port: int, *, size_wh: tuple[int, int] = (640, 360)) -> Child:
 
 
 def captures(folder: Path, counter: int = 0) -> dict[int, float]:
-    """When each frame was captured, in milliseconds since 1970, by index."""
+    """Return the capture time of each frame, in milliseconds since 1970, by index."""
     lines = (folder / f"captures-{counter}.txt").read_text().splitlines()
     # The last line may be half written.
     return {int(index): float(seconds) * 1e3 for index, seconds in (line.split() for line in lines[:-1])}
@@ -206,7 +206,7 @@ def children(pid: int) -> list[int]:
     """
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        # A thread may end while its siblings are looked at.
+        # A thread may end while its siblings are listed.
         with suppress(FileNotFoundError, ProcessLookupError):
             found += [int(child) for child in (task / "children").read_text().split()]
     return found

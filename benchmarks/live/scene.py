@@ -89,12 +89,12 @@ def read(rgb: ByteArray) -> int | None:
 
 
 def _sum(number: int) -> int:
-    """Not 0 for the number 0, so that a picture without a counter does not read as one."""
+    """Return the checksum of a number; never 0 for 0, so that a black picture has no valid counter."""
     return (number ^ number >> 4 ^ number >> 8 ^ number >> 12 ^ 9) & 15
 
 
 OnCapture = Callable[[int, float], None]
-"""Told the index of a frame and when it was taken, in seconds since 1970."""
+"""Callback with a frame's index and its capture time in seconds since 1970."""
 
 _MARGIN_PX = 96
 _FALL = 1.4

@@ -29,7 +29,7 @@ _CLOCK = 90_000
 
 
 class _SocketFile(io.RawIOBase):
-    """What a muxer writes goes to a socket."""
+    """Output file for a muxer that writes to a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

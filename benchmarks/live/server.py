@@ -46,7 +46,7 @@ def _fill(streams: LiveStreams, given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """What `arr-stream serve` does, with other sources."""
+    """Serve as `arr-stream serve` does, with other sources."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--captures", type=Path, required=True)

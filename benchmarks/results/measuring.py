@@ -24,13 +24,13 @@ PROGRAMS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where things are.
+    """Paths that measuring and the page use.
 
     Args:
         root: Of the project.
         out: Folder of the page; `results/` in it takes the records, `images/results/` the pictures.
         data: Folder of footage, None where there is none.
-        programs: What the first words of commands stand for; others are scripts of the project.
+        programs: Programs by the first word of a command; other words name scripts of the project.
     """
 
     root: Path
@@ -159,7 +159,7 @@ def _arguments(line: str, place: Place, file: Path) -> list[str]:
 
 
 def _without_paths(text: str, place: Place) -> str:
-    """What is kept names no folder of this machine."""
+    """Replace this machine's folders, so that no record names them."""
     for path, name in ((place.data, "DATA"), (place.root, ".")):
         if path is not None:
             text = text.replace(str(path), name)
@@ -167,15 +167,15 @@ def _without_paths(text: str, place: Place) -> str:
 
 
 def keeps(record: Record | None, *, quick: bool) -> bool:
-    """Whether there are figures, if perhaps of other code, that nothing measured here replaces.
+    """Return whether the existing figures, even of older code, stay when this machine cannot measure.
 
-    Figures of short runs are for trying and give way to the word that there are none.
+    Figures of short runs do not stay in a full run.
     """
     return record is not None and not record.missing and (quick or not record.quick)
 
 
 def is_current(record: Record | None, place: Place, *, quick: bool) -> bool:
-    """Whether there are figures of the product as it is now."""
+    """Return whether there are figures of the current code."""
     return (
         record is not None and not record.missing and record.quick == quick and record.code == code_digest(place.root)
     )

@@ -1,4 +1,4 @@
-"""What is kept of a section: one JSON file, from which alone the page is written, and what its figures depend on."""
+"""Record of a section in one JSON file, the page's only source: figures, and the machine and code behind them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def _memory() -> str:
-    """Of the machine; `unknown` on systems that do not tell."""
+    """Return the machine's memory; `unknown` where the system does not report it."""
     try:
         return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
     except (AttributeError, OSError, ValueError):
@@ -141,7 +141,7 @@ def _versions() -> dict[str, str]:
 
 
 def load_average() -> float:
-    """Of the last minute; 0 on systems that have none."""
+    """Return the load average of the last minute; 0 on systems without one."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 

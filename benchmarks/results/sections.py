@@ -1,4 +1,4 @@
-"""What is measured: the sections of the page in their order, read from `sections.toml`."""
+"""Sections of the page in their order, read from `sections.toml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the product promises, and the figures that say whether it holds."""
+"""The product's targets, and the figures that decide whether they are met."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def compared(table: ResultTable, heading: str, tokens: str) -> tuple[dict[str, f
 
 
 def _ahead(asked: str, tokens: str) -> Callable[[Record], float | None]:
-    """How far `compare` has ours ahead of the best other choice, on sequences with masks."""
+    """Return a reader of our lead over the best other choice in `compare`, on sequences with masks."""
 
     def value(record: Record) -> float | None:
         table = table_named(record, f"coverage {asked} masks")
@@ -180,7 +180,7 @@ def _kept(share: str) -> Callable[[Record], float | None]:
 
 
 def _ahead_of_rules(title: str, share: str) -> Callable[[Record], float | None]:
-    """How many more answers are right than with the best rule."""
+    """Return a reader of our lead in right answers over the best rule."""
 
     def value(record: Record) -> float | None:
         found = right_answers(record, title)
@@ -246,7 +246,7 @@ def _sequences(record: Record, tokens: str) -> dict[str, dict[str, float]]:
 
 
 def _ahead_on_text(footage: str, tokens: str) -> Callable[[Record], float | None]:
-    """How far `compare` has ours, without a query, ahead of the best rule on text."""
+    """Return a reader of our lead on text, without a query, over the best rule in `compare`."""
 
     def value(record: Record) -> float | None:
         table = table_named(record, f"coverage of text {footage}")

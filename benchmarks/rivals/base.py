@@ -1,4 +1,4 @@
-"""What a rule may look at, and what it gives: the cells of every frame of a clip under one budget."""
+"""Interface of rules: a clip's inputs, and the cells of its every frame under one budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIXELS_A_CELL = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clip:
-    """All that a rule may look at.
+    """Inputs of a rule on a clip.
 
     Args:
         grid: The cells of every frame.

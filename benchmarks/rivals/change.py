@@ -81,11 +81,11 @@ def frame_difference(clip: Clip, tokens: int) -> list[Allocation]:
 
 
 def retained_tokens(cells: int, frames: int, pruning: float) -> int:
-    """How many cells of a clip EVS keeps: the share rounded down, and never less than a whole frame.
+    """Return the number of a clip's cells that EVS keeps: the share rounded down, at least a whole frame.
 
     Args:
-        cells: Of a frame.
-        frames: Of the clip.
+        cells: Number in a frame.
+        frames: Number in the clip.
         pruning: Share to drop, in [0, 1).
     """
     return max(cells, int(cells * frames * (1 - pruning)))

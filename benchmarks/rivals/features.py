@@ -1,4 +1,4 @@
-"""What rules look at: small pictures, and features of cells from dense CLIP, Qwen3-VL's vision tower, or pixels."""
+"""Inputs of rules: small pictures, and features of cells from dense CLIP, Qwen3-VL's vision tower, or pixels."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PATCH_PX = 8
 
 
 class FeatureMaker(Protocol):
-    """Describes every cell of a frame by a vector."""
+    """Maker of a feature vector for every cell of a frame."""
 
     @property
     def name(self) -> str:
-        """As it is printed."""
+        """Return the name for tables."""
         ...
 
     def features(self, frame: Frame, grid: Grid) -> FloatArray:
@@ -114,7 +114,7 @@ class QwenTower:
         from arr_stream.vlm.qwen3_vl.adapter import Adapter
         from arr_stream.vlm.qwen3_vl.loading import load
 
-        # Nothing is asked of the language model, so its context need not fit into memory.
+        # The language model is not used, so its context need not fit into memory.
         settings = VlmSettings(model=str(folder), device=device, dtype=dtype, context_tokens=64)
         loaded = load(settings, ModelSettings())
         self._adapter = Adapter(loaded.model)
@@ -142,11 +142,11 @@ class QwenTower:
 
 
 def named_features(name: str, settings: Settings) -> FeatureMaker:
-    """By the name that a user gives.
+    """Make the features that a user names.
 
     Raises:
         InvalidSetting: Neither `clip`, `pixels` nor `qwen:FOLDER`.
-        BackendUnavailable, WeightsInvalid: It cannot be had.
+        BackendUnavailable, WeightsInvalid: The model cannot be loaded.
     """
     what, _, folder = name.partition(":")
     if what == "clip" and not folder:

@@ -50,7 +50,7 @@ def vidcom2(clip: Clip, tokens: int) -> list[Allocation]:
 
 
 def likeness(features: FloatArray) -> tuple[Array, Array]:
-    """How like the video, and how like its own frame, every cell is.
+    """Return every cell's similarity to the video, and to its own frame.
 
     Args:
         features: `[T, gh, gw, D]`.

@@ -69,7 +69,7 @@ def homography_flow(homography: Homography, size_wh: tuple[int, int]) -> FloatAr
 
 
 def camera_kind(homographies: Sequence[Homography], size_wh: tuple[int, int]) -> Camera:
-    """What the camera does in a clip.
+    """Classify the camera's motion in a clip.
 
     Args:
         homographies: One for each frame but the first, as `camera_homography` gives them.
@@ -114,12 +114,12 @@ Path2 = npt.NDArray[np.float64]
 
 
 def camera_path(camera: Camera, frames: int, room_wh: tuple[float, float], rng: np.random.Generator) -> Path2:
-    """Where the camera's top left corner is on every frame.
+    """Draw the path of the camera's top left corner.
 
     Args:
-        camera: What it does.
-        frames: How many.
-        room_wh: How far the corner may go; it stays within, and pans more slowly where there is little room.
+        camera: Kind of motion.
+        frames: Number of frames.
+        room_wh: Largest `x, y` of the corner; pans are slower where there is little room.
         rng: Chooses direction and phases.
 
     Returns:

@@ -47,7 +47,7 @@ def panning_frames(size_wh: tuple[int, int], count: int) -> list[Frame]:
 
 
 def square_xywh(size_wh: tuple[int, int], index: int) -> tuple[int, int, int, int]:
-    """Where the square is on a frame."""
+    """Return the square's box on a frame."""
     width, height = size_wh
     side = max(8, min(size_wh) // 6)
     span_x, span_y = max(1, width - side), max(1, height - side)

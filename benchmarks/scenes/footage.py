@@ -42,14 +42,14 @@ Objects = Literal["one", "one of many", "several"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
-    """What is known of one frame; every mask is `[H, W]`.
+    """Ground truth of one frame; every mask is `[H, W]`.
 
     Args:
-        object: What a query asks for, None where nothing is asked for.
-        things: All that may move by itself, the object among them.
-        moving: What does move, where that is given; None where it has to be found out from `flow_px` or the pictures.
-        text: Legible writing, None where the footage does not tell.
-        flow_px: `[H, W, 2]`, the true backward flow, NaN where there is none; None where it is not known.
+        object: Object of the query, None without a query.
+        things: All things that may move by themselves, the object among them.
+        moving: Things that do move; None where that has to be estimated from `flow_px` or the pictures.
+        text: Legible text, None where it is not annotated.
+        flow_px: `[H, W, 2]`, the true backward flow, NaN where there is none; None where it is unknown.
     """
 
     object: BoolArray | None = None

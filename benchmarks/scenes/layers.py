@@ -114,7 +114,7 @@ def render(scene: Scene) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np
 
 
 def truth_of(scene: Scene, labels: npt.NDArray[np.uint8]) -> SceneTruth:
-    """What is known about a rendered scene; `labels` is `[T, H, W]` as `paint` gives it."""
+    """Return the ground truth of a rendered scene; `labels` is `[T, H, W]` as `paint` gives it."""
     surfaces = scene.surfaces
     affines = np.full((scene.frames, len(surfaces), 2, 3), np.nan)
     for frame in range(scene.frames):
@@ -204,7 +204,7 @@ def wave(middle: float, swing: float, period: float, phase: float = 0.0) -> Trac
 
 
 def ease(start: float, end: float, seconds: float) -> Track:
-    """From one value to another, smoothly, then on at rest."""
+    """Move smoothly from one value to another, then rest."""
 
     def track(t: float) -> float:
         s = min(max(t / seconds, 0.0), 1.0)

@@ -145,7 +145,7 @@ def _photograph(name: str, size_wh: tuple[int, int]) -> ByteArray:
 
 
 def _seen(scene: _Scene, index: int, size_wh: tuple[int, int]) -> tuple[ByteArray, BoolArray]:
-    """What the camera sees on a frame, and where the moving thing is."""
+    """Return the camera's picture of a frame, and the mask of the moving thing."""
     corner = scene.corner_xy[index]
     return _painted(look(scene.picture, corner, size_wh), scene.thing, scene.path_xy[index] - corner)
 

@@ -117,7 +117,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How to draw a thing: everything but where the camera looks."""
+    """Appearance and place of a thing, independent of the camera."""
 
     colour: str
     shape: str
@@ -404,7 +404,7 @@ def _draw(background: ByteArray, plans: list[Plan], *, noise: float, rng: np.ran
 
 
 def painted(plan: Plan, size_wh: tuple[int, int]) -> tuple[tuple[int, int, int, int], FloatArray, FloatArray] | None:
-    """Where a thing lies in the frame (x0, y0, x1, y1), its coverage `[h, w]` in [0, 1] there, and its colours."""
+    """Draw a thing: its box in the frame (x0, y0, x1, y1), and there its coverage `[h, w]` in [0, 1] and colours."""
     reach = 1.15 * plan.radius_px
     cx, cy = plan.centre_xy
     x0, y0 = max(0, math.floor(cx - reach)), max(0, math.floor(cy - reach))

@@ -254,7 +254,7 @@ def _look(
     diameter_px: tuple[float, float],
     signs: float,
 ) -> tuple[Plan | _Panel, str, str, str]:
-    """What it looks like, and its colour, shape and text."""
+    """Draw an actor's appearance, with its colour, shape and text."""
     if rng.random() < signs and size_wh[0] >= 192:
         text = str(rng.integers(100)) if rng.random() < 0.5 else str(rng.choice(SIGN_WORDS))
         colour = str(rng.choice(SIGN_COLOURS))
@@ -363,7 +363,7 @@ def _apart(one: _Cast, other: _Cast) -> bool:
 
 
 def _stands_out(background: ByteArray, cast: _Cast) -> bool:
-    """What lies behind it has another colour for most of its pixels."""
+    """Return whether most of the pixels behind an actor have another colour."""
     rgb = np.array(COLOURS[cast.actor.colour], np.float32) if isinstance(cast.look, _Panel) else cast.look.rgb
     (hw, hh), (x, y) = cast.half_wh, cast.actor.middle_xy[len(cast.actor.middle_xy) // 2]
     around = background[max(0, int(y - hh)) : int(y + hh), max(0, int(x - hw)) : int(x + hw)].reshape(-1, 3)

@@ -1,4 +1,4 @@
-"""What moves and stands in the scenes besides vehicles: an aeroplane, a saucer, a planet, a butterfly, signs, trees."""
+"""Things in the scenes besides vehicles: an aeroplane, a saucer, a planet, a butterfly, signs, trees."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _EACH = int(FPS) // 2
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """What a stream shows before each of its questions."""
+    """Frames that a stream shows before each of its questions."""
 
     frames: int
     size_wh: tuple[int, int]
@@ -236,7 +236,7 @@ def _server(
 
 
 def _saved(shape: Shape, folder: Path) -> Path:
-    use_transformers()  # It says nothing of its own then.
+    use_transformers()  # Silences its output.
     made = random_model(shape, Settings())
     made.loaded.model.save_pretrained(folder)
     processor_of(made.loaded.tokenizer).save_pretrained(folder)
@@ -270,7 +270,7 @@ def _first_tokens(server: VllmServer, ways: Sequence[str], runs: int) -> Iterato
 
 
 def _streams(server: VllmServer, way: str, clip: Clip, count: int) -> tuple[list[Call], float]:
-    """So many conversations at once, each of which is shown a clip and asked, again and again."""
+    """Run `count` conversations at once, each with a clip and a question in every turn."""
 
     def follow(number: int) -> list[Call]:
         content: Parts = []
@@ -288,7 +288,7 @@ def _streams(server: VllmServer, way: str, clip: Clip, count: int) -> tuple[list
 
 
 def _questions(server: VllmServer, way: str, clips: int, progress: Callable[[str], None]) -> Iterator[Call]:
-    """Each question asked of a conversation of its own."""
+    """Ask each question in a conversation of its own."""
     for number in range(clips):
         progress(f"{way}, clip {number + 1} of {clips}")
         rng = np.random.default_rng([_SEED, number])

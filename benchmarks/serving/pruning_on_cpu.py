@@ -28,7 +28,7 @@ def register() -> None:
 
 @contextmanager
 def found_by_vllm() -> Iterator[dict[str, str]]:
-    """What a vLLM's environment needs to find this."""
+    """Yield environment variables that let vLLM find this plugin."""
     with TemporaryDirectory() as folder:
         facts = Path(folder) / "pruning_on_cpu-0.dist-info"
         facts.mkdir()

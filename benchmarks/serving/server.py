@@ -71,10 +71,10 @@ class VllmServer:
             )
 
     def wait(self) -> None:
-        """Until it answers.
+        """Wait until the server answers.
 
         Raises:
-            RuntimeError: It ended, or did not come up; with the end of its log.
+            RuntimeError: The server ended, or did not come up; with the end of its log.
         """
         ended = time.monotonic() + _START_SECONDS
         while time.monotonic() < ended and self.process.poll() is None:
@@ -135,7 +135,7 @@ def vllm_server(
 
 
 def free_port() -> int:
-    """Of loopback."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]

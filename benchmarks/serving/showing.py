@@ -51,7 +51,7 @@ def cells(frames: Sequence[ByteArray], chosen: Sequence[Cells]) -> Parts:
 
 
 def picture(frame: ByteArray) -> dict[str, Any]:
-    """Without loss."""
+    """Encode a frame as a lossless image part of a message."""
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_png(frame)}"}}
 
 

@@ -1,6 +1,6 @@
-"""What sparse feeding saves: the model with chosen cells against the same model with whole frames, side by side.
+"""Savings of sparse feeding: the model with chosen cells against the same model with whole frames, side by side.
 
-Everything is measured in one run, candidates in turns, since machines are noisy: look at the ratios.
+Candidates take turns in one run, since machines are noisy: read the ratios.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 @dataclass(frozen=True, slots=True)
 class VlmReport(Report):
-    """What was measured; a part that was not is None.
+    """Results; a part that was not measured is None.
 
     Args:
-        model: What was timed.
+        model: Name of the timed model.
         size: Of the frames, WIDTHxHEIGHT.
         dtype, device, threads: How it ran.
         vision: Vision and prefill of one frame.
@@ -52,7 +52,7 @@ class VlmReport(Report):
 
     @property
     def tables(self) -> list[ResultTable]:
-        """Of every part that was measured."""
+        """Return the tables of every measured part."""
         found = list[ResultTable]()
         if self.vision is not None:
             about = f"{self.model}; {self.dtype}, {self.device}, {self.threads} threads"

@@ -57,7 +57,7 @@ class EndToEndReport:
 
     @property
     def frames_a_second(self) -> float:
-        """That ours takes in, perceived and shown to the model where they are."""
+        """Return the frames a second that ours processes, with showing them to the model."""
         beforehand = sum(self.parts[name].median for name in _TAKING_IN)
         return self.frames * 1e3 / beforehand
 
@@ -70,7 +70,7 @@ class EndToEndReport:
         }
 
     def table(self, size: str) -> ResultTable:
-        """For frames of that size."""
+        """Return the table for frames of that size."""
         rows: list[tuple[Value, ...]] = [
             (name, short(each.median), None, None, None, None) for name, each in self.parts.items()
         ]
@@ -92,7 +92,7 @@ class EndToEndReport:
         return ResultTable(title, columns, tuple(rows), note, digits=2)
 
     def facts(self) -> Mapping[str, Any]:
-        """Times under names that tell their unit."""
+        """Return the figures, times under names with their unit."""
         found = {
             f"{name}_ms" if name in ("parts", "ours", "stock", "capped", "first_token") else name: v
             for name, v in fields_of(self)
@@ -102,7 +102,7 @@ class EndToEndReport:
 
 @dataclass(slots=True)
 class _Round:
-    """What one round of ours took and gave."""
+    """Times and counts of one round of ours."""
 
     milliseconds: dict[str, float] = field(default_factory=dict)
     keyframes: int = 0

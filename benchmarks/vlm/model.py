@@ -92,7 +92,7 @@ class Shape:
 
     @property
     def family(self) -> str:
-        """Its `model_type`."""
+        """Return its `model_type`."""
         return "qwen3_vl" if self.linear_heads is None else "qwen3_5"
 
     def __post_init__(self) -> None:

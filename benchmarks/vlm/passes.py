@@ -72,7 +72,7 @@ class PassesReport:
         }
 
     def table(self, size: str, about: str) -> ResultTable:
-        """For frames of that size, with a note on what was timed."""
+        """Return the table for frames of that size, with a note on the timed model."""
         pairs = (("vision", self.stock_vision, self.vision), ("prefill", self.stock_prefill, self.prefill))
         rows: list[tuple[Value, ...]] = [
             (part, short(stock.median), short(ours.median), stock.median / ours.median, self.operations.get(part))
@@ -96,12 +96,12 @@ class PassesReport:
 
 @dataclass(frozen=True, slots=True)
 class ModeCost:
-    """What one mode costs at one share of a frame's cells; medians.
+    """Cost of one mode at one share of a frame's cells; medians.
 
     Args:
         mode: `stock`, or one of the four.
-        chosen: Cells that were chosen.
-        kept: Cells that the language model gets.
+        chosen: Number of chosen cells.
+        kept: Number of cells that the language model gets.
         vision_ms, prefill_ms: As in `PassesReport`.
         decode_ms: For each token of the answer.
         cache_mb: Key-value cache with the question in it, in millions of bytes.
