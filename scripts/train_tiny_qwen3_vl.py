@@ -131,7 +131,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
 
 @dataclass
 class _Point:
-    """How far the training is.
+    """Progress of the training.
 
     Args:
         step, minutes: Since the beginning, those before a resumption included.

@@ -1,4 +1,4 @@
-"""What the training scripts have in common: processes that share their gradients, learning rates, Ctrl-C."""
+"""Parts shared by the training scripts: processes that share their gradients, learning rates, Ctrl-C."""
 
 from __future__ import annotations
 

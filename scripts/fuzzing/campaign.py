@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What came of a target.
+    """Results of a target.
 
     Attributes:
         target: Its name.

@@ -35,7 +35,7 @@ _MIB = 1 << 20
 
 @dataclass(slots=True)
 class Answer:
-    """What came of one input.
+    """Outcome of one input.
 
     Args:
         kind: `value` and `refused` are as they should be, the others are findings.
@@ -55,7 +55,7 @@ class Answer:
 
 
 class Coverage:
-    """Which lines of some packages have run, told once each; functions of which every line is known run untraced."""
+    """Lines of some packages that have run, each reported once; functions without new lines run untraced."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self._prefixes = tuple(f"{folder}/" for package in packages for folder in _folders(package))
@@ -67,7 +67,7 @@ class Coverage:
         sys.settrace(self._call)
 
     def take(self) -> list[int]:
-        """Numbers of the lines that ran for the first time since; the same in every process."""
+        """Return the numbers of the lines that ran for the first time since the last call; equal in every process."""
         taken, self._new = self._new, []
         return taken
 

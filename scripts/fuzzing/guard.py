@@ -1,4 +1,4 @@
-"""What a process that reads hostile input may do: limits on memory, and eyes on files, connections and processes.
+"""Limits of a process that reads hostile input: memory is limited, files, connections and processes are watched.
 
 Python's audit events tell of everything that Python code opens. C libraries open files behind its back; so files that
 hostile media refer to exist, are watched by the kernel (inotify), and their addresses lead to a port that listens.
@@ -61,7 +61,7 @@ class Guard:
         sys.addaudithook(self._heard)
 
     def seen(self) -> list[str]:
-        """What was done since that is forbidden, one short text each."""
+        """Return the forbidden actions since the last call, one short text each."""
         found, self._seen = self._seen, []
         found += [f"opened {name}, which the input refers to" for name in self._canaries.opened()]
         try:
@@ -90,7 +90,7 @@ class Guard:
         raise Forbidden(f"fuzzing: {what}")
 
     def _own(self, path: Any) -> bool:
-        """Inside the scratch folder, links followed, or nowhere at all."""
+        """Return whether a path lies inside the scratch folder, links followed, or is `/dev/null`."""
         self.armed = False
         try:
             real = os.path.realpath(os.fsdecode(path))
@@ -102,7 +102,7 @@ class Guard:
 
 
 class _Canaries:
-    """Files that somebody may open, told by the kernel."""
+    """Files that must not be opened, watched by the kernel."""
 
     def __init__(self, scratch: Path) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -129,12 +129,12 @@ class _Canaries:
 
 
 def die_with_parent() -> None:
-    """Be killed when the thread that started this process ends, whatever an input has made of it."""
+    """Ask the kernel to kill this process when the thread that started it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit_memory(more_bytes: int) -> None:
-    """At most so much address space beyond what is in use."""
+    """Limit the address space to what is in use and `more_bytes`."""
     limit = _status("VmSize") + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -159,7 +159,7 @@ class Memory:
 
 
 def _status(name: str) -> int:
-    """A figure of this process in bytes."""
+    """Return a figure of this process in bytes."""
     with open("/proc/self/status", "rb") as file:  # noqa: PTH123 - called often
         for line in file:
             if line.startswith(name.encode()):

@@ -17,7 +17,7 @@ FRAMES = 6
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """How one seed is coded.
+    """Encoding of one seed.
 
     Args:
         container: FFmpeg's name of the muxer.
@@ -106,7 +106,7 @@ def film(plan: Film) -> bytes:
 
 
 def films(plans: tuple[Film, ...]) -> list[bytes]:
-    """Those that this FFmpeg can write; it is the reader that is tried."""
+    """Return the seeds that this FFmpeg can write; only the reader is tested."""
     made = []
     for plan in plans:
         try:
@@ -165,7 +165,7 @@ def movie_with_references() -> list[bytes]:
 
 
 def _alias(name: bytes) -> bytes:
-    """As QuickTime writes where the samples lie: a record of 150 bytes, then the path in tagged pieces."""
+    """Return a data reference as QuickTime writes it: a record of 150 bytes, then the path in tagged pieces."""
     head = bytearray(150)
     head[10] = 3
     head[50 : 51 + len(name)] = bytes([len(name)]) + name

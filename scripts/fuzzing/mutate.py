@@ -34,7 +34,7 @@ TEXT_NUMBERS = (
 
 
 def tokens(name: str) -> tuple[bytes, ...]:
-    """Those of a format."""
+    """Return the tokens of a format."""
     found = json.loads((CORPUS / "tokens.json").read_text(encoding="ascii"))[name]
     return tuple(token.encode("latin-1") for token in found)
 
@@ -45,7 +45,7 @@ _WORD = re.compile(rb"[A-Za-z_]+|\d+(?:\.\d+)?|\s+|.", re.DOTALL)
 
 
 def flip(rng: random.Random, data: bytes) -> bytes:
-    """A few bits."""
+    """Flip a few bits."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)

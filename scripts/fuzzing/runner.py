@@ -1,4 +1,4 @@
-"""The parent's end of a process that tries inputs: starts it, starts it again when it is gone, and says why it went."""
+"""The parent's end of a process that tries inputs: it starts the process, replaces it, and reports why it ended."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Runner:
             raise Broken(f"{self._spec}: cannot be started: {self._said()[-2000:]}") from exc
 
     def attempt(self, data: bytes) -> Answer:
-        """What comes of an input."""
+        """Return the outcome of an input."""
         if self._pipe is None:
             self.start()
         assert self._pipe is not None

@@ -1,4 +1,4 @@
-"""What is fuzzed: a function of bytes, its seeds, and what may come of it."""
+"""Target of fuzzing: a function of bytes, its seeds, and its allowed outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_ERROR = 500
 """Characters of an error's line."""
 
 Run = Callable[[bytes], str]
-"""Tries one input and says in a few words what came of it; raises what the product raises."""
+"""Function that tries one input and describes the outcome in a few words; it raises what the product raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def texts(name: str) -> Any:
 
 
 class UnfitError(AssertionError):
-    """An error's line that no terminal or log should be given."""
+    """Error line that is unsafe for a terminal or a log."""
 
 
 def checked_error(error: Exception) -> None:

@@ -118,7 +118,7 @@ def _open_queries(scratch: Path) -> Run:
 
 
 class _Patches(SimpleNamespace):
-    """As much of a patch set as rules read."""
+    """The fields of a patch set that rules read."""
 
 
 def _open_rules(scratch: Path) -> Run:
@@ -184,7 +184,7 @@ def _open_addresses(scratch: Path) -> Run:
 
 
 def _either(call: Callable[[], Any]) -> Any:
-    """What a call gives; None where it refuses, which the checks of the last call do not need to know."""
+    """Return a call's result; None if it refuses, which the last call's checks may ignore."""
     from arr_stream.errors import ArrStreamError
 
     try:

@@ -120,7 +120,7 @@ def _open_requests(scratch: Path) -> Run:
 
 
 def _scope(head: bytes) -> dict[str, Any]:
-    """What a server tells an application of a request."""
+    """Return the ASGI scope of a request."""
     first, *rest = head.split(b"\n")
     method, _, target = first.partition(b" ")
     path, _, query = target.partition(b"?")

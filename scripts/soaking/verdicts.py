@@ -1,4 +1,4 @@
-"""What came of a soak: figures, and whether each is as it should be."""
+"""Verdicts on a soak, from its figures."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ FINE = 4
 
 @dataclass
 class Truth:
-    """What each token of a batch shows; -1 stands for the background. All `[B, T]` but `offset`.
+    """Ground truth of each token of a batch; -1 stands for the background. All `[B, T]` but `offset`.
 
     Args:
         thing: Index into all things of the batch.
@@ -59,7 +59,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Lesson:
-    """How hard scenes are at a point of the training.
+    """Difficulty of the scenes at a point of the training.
 
     Shapes are learned from silhouettes within minutes, silhouettes from arbitrary colours on arbitrary backgrounds are
     not. So the first pictures have dark backgrounds and light things, and harder ones are mixed in.

@@ -1,4 +1,4 @@
-"""What the trained model makes of scenes that training has not seen: figures, and directions of its features."""
+"""Evaluation of the trained model on scenes that training has not seen: figures, and directions of its features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model is asked during training."""
+"""Losses of the training."""
 
 from __future__ import annotations
 

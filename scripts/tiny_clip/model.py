@@ -120,7 +120,7 @@ def positions(model: open_clip.CLIP, rows: int, columns: int, window: tuple[int,
 
 @dataclass
 class Seen:
-    """What the visual tower makes of a batch: dense features, the pooled one, and the blocks' outputs."""
+    """Outputs of the visual tower for a batch: dense features, the pooled one, and the blocks' outputs."""
 
     dense: torch.Tensor  # [B, T, D], not normalised
     pooled: torch.Tensor  # [B, D]

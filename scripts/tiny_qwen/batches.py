@@ -1,4 +1,4 @@
-"""What a step of training shows: stories, of which some cells are given, and questions that those can answer."""
+"""Input of a training step: stories, of which some cells are given, and questions that those can answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _POOLED = 120
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """What is given of one frame, or of a pair.
+    """Cells given of one frame, or of a pair.
 
     Args:
         first, second: `[32 gh, 32 gw, 3]`.
@@ -79,7 +79,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """How hard the examples are; `level` is 0 at first and 1 at last."""
+    """Difficulty of the examples; `level` is 0 at first and 1 at last."""
 
     level: float
 

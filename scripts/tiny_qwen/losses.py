@@ -1,4 +1,4 @@
-"""Examples as tensors, and what the model is to say about them."""
+"""Examples as tensors, with the targets of the losses."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _newest(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What K given cells tell together, of which none alone does.
+    """Facts that K given cells show only together.
 
     Args:
         was: `[K]` each: colour and shape of what the same place has shown before, as the classes of `CellTruth`.
@@ -224,7 +224,7 @@ def _shares(block: Block, cells: Cells, actors: int) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What the model says.
+    """Output of the model.
 
     Args:
         scores: `[N, vocabulary]` at every token of every answer.
@@ -313,7 +313,7 @@ def _looks(attention: Any, allowed: Tensor, sequences: Sequence[_Sequence]) -> T
 
 
 def _given(seen: Seen, blocks: Sequence[Block]) -> Seen:
-    """Of all that was encoded what the language model gets."""
+    """Select the encoded features that the language model gets."""
     kept, start = [], 0
     for block in blocks:
         kept.append(torch.from_numpy(block.kept) + start)
@@ -334,7 +334,7 @@ def answer_loss(found: Read) -> Tensor:
 
 
 def look_loss(found: Read) -> Tensor:
-    """Where an answer is given, some heads look at what is asked about (as Liu et al., 2016, teach alignments)."""
+    """Return the loss of the taught heads, which attend to the subject of an answer (after Liu et al., 2016)."""
     return -found.looks.clamp_min(1e-4).log().mean() if len(found.looks) else found.looks.sum()
 
 
@@ -400,7 +400,7 @@ class SideHeads(nn.Module):
         return total / 4
 
     def change_loss(self, found: Read) -> Tensor:
-        """What a place has shown before, what is new and what is gone, told of the language model's own states."""
+        """Return the loss of a place's earlier content, and of new and gone things, from the model's own states."""
         device, states = found.states.device, found.states
         total = states.new_zeros((), dtype=torch.float32)
         for head, targets in zip(self.was, zip(*(one.was for one in found.changes), strict=True), strict=True):
@@ -417,7 +417,7 @@ class SideHeads(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class CellTruth:
-    """What each of K encoded cells shows.
+    """Ground truth of each of K encoded cells.
 
     Args:
         classes: `[K]` each: colour, shape, word, tens and units; 0 for none.
@@ -504,7 +504,7 @@ def _classes(colour: str, shape: str, text: str) -> tuple[int, ...]:
 
 
 def names(actor: Actor) -> tuple[int, int]:
-    """Its colour and shape, as classes."""
+    """Return the actor's colour and shape, as classes."""
     return _NAMES[0].index(actor.colour) + 1, _NAMES[1].index(actor.shape) + 1
 
 
@@ -514,7 +514,7 @@ def _motion(actor: Actor, frame: int) -> FloatArray:
 
 
 def by_kind(asked: Sequence[Asked], hit: Tensor) -> dict[str, tuple[int, int]]:
-    """Of each kind how many were right, of how many."""
+    """Return for each kind the right answers and the questions."""
     found: dict[str, tuple[int, int]] = {}
     for one, good in zip(asked, hit.tolist(), strict=True):
         before = found.get(one.kind, (0, 0))

@@ -129,7 +129,7 @@ def _patches(seed: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the tower makes of cells.
+    """Output of the tower for cells.
 
     Args:
         features: `[K, D]`.
@@ -194,7 +194,7 @@ def _attended(attention: Any, hidden: Tensor, cosine: Tensor, sine: Tensor, mask
 def _exact_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
 ) -> Tensor:
-    """In float32 whatever the rest is computed in: on a processor that is faster than bfloat16, forth and back."""
+    """Compute attention in float32 in any case: on a CPU that is faster than bfloat16, conversions included."""
     with torch.autocast(query.device.type, enabled=False):
         parts = (part.float() for part in (query, key, value))
         return F.scaled_dot_product_attention(
