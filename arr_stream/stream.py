@@ -30,6 +30,7 @@ from arr_stream.keyframes.generate import (
     KeyframeGenerator,
     KeyframeProvider,
     KeyframeRequest,
+    KeyframeTally,
     make_generator,
     needed_weights,
 )
@@ -148,6 +149,7 @@ class Stream:
         self.dropped = 0
         self.look_ahead = False
         self.last = False
+        self.keyframe_tally = KeyframeTally()
         self._reader: LiveReader | None = None
         self._provider: KeyframeProvider | None = None
         try:
@@ -155,8 +157,7 @@ class Stream:
             self._gaze = load_gaze(gaze_csv) if gaze_csv is not None else gaze
             # Workers load their models while this process loads the text encoder.
             self._provider = self._make_provider(settings)
-            self.keyframe_tally = CountedKeyframes(self._provider)
-            self.pipeline = self._make_pipeline(settings, self.keyframe_tally)
+            self.pipeline = self._make_pipeline(settings, self._provider)
         except BaseException:
             self.close()
             raise
@@ -272,7 +273,7 @@ class Stream:
         encoder = self._models.encoder if self._models is not None else make_text_encoder(settings)
         return Pipeline(
             settings,
-            provider,
+            CountedKeyframes(provider, self.keyframe_tally),
             self.queries,
             gaze=self._gaze,
             encoder=encoder,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from arr_stream.config import KeyframeSettings
@@ -40,7 +43,7 @@ class _Keyframe:
         window: See `KeyframeRequest`.
         waiting: Parts that are not started.
         begun: Futures of the started parts.
-        arrived: Outcomes that have arrived.
+        told: Outcomes that have arrived.
         age: Frames since the request.
     """
 
@@ -49,7 +52,7 @@ class _Keyframe:
     window: bool
     waiting: dict[PartName, Job]
     begun: dict[PartName, Future[Outcome]] = field(default_factory=dict)
-    arrived: list[Outcome] = field(default_factory=list)
+    told: list[Outcome] = field(default_factory=list)
     age: int = 0
 
 
@@ -70,10 +73,8 @@ class KeyframesBeside:
         self._delay = delay
         self._under_way: list[_Keyframe] = []
         self._arrived: list[Outcome] = []
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        # Not an executor's: Python would wait for that one even after a second Ctrl-C.
-        self._thread = threading.Thread(target=_work, args=(self._tasks,), name="keyframes", daemon=True)
-        self._thread.start()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
         """Accept every part; wait for the awaited ones."""
@@ -101,19 +102,24 @@ class KeyframesBeside:
             self._under_way.remove(keyframe)
             arrived += self._finish(keyframe)
             if not keyframe.window:
-                require_one(keyframe.arrived)
+                require_one(keyframe.told)
         for keyframe in self._under_way:
             keyframe.age += 1
         return arrived
 
     def close(self) -> None:
-        """Cancel pending work and end the thread, after the part that it is making if that takes at most 5 s."""
-        for keyframe in self._under_way:
-            for outcome in keyframe.begun.values():
-                outcome.cancel()
+        """Cancel pending work and end the thread; a library's call in progress can delay this by seconds."""
+        atexit.unregister(self.close)
+        begun = [outcome for keyframe in self._under_way for outcome in keyframe.begun.values()]
+        at_work = [outcome for outcome in begun if not outcome.cancel() and not outcome.done()]
         self._under_way.clear()
-        self._tasks.put(None)
-        self._thread.join(_JOIN_SECONDS)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            # Interrupt first: a thread past its work would raise where nothing handles it.
+            if at_work and thread.ident is not None:
+                _interrupt(thread.ident)
+            self._tasks.put(None)
+            thread.join(_JOIN_SECONDS)
 
     def _delay_of(self, request: KeyframeRequest) -> int:
         if request.window:
@@ -123,13 +129,18 @@ class KeyframesBeside:
     def _begin(self, keyframe: _Keyframe, parts: list[PartName]) -> None:
         for part in parts:
             outcome = keyframe.begun[part] = Future()
-            self._tasks.put((outcome, keyframe.index, part, keyframe.waiting.pop(part)))
+            self._tasks.put(_task(keyframe.index, part, keyframe.waiting.pop(part), outcome))
+        if parts and self._thread is None:
+            self._thread = threading.Thread(target=_work, args=(self._tasks,), name="keyframes", daemon=True)
+            self._thread.start()
+            # A library that returns to a finalized interpreter aborts the process.
+            atexit.register(self.close)
 
     def _finish(self, keyframe: _Keyframe) -> list[Outcome]:
         """Wait for the started parts and return their outcomes."""
         outcomes = [outcome.result() for outcome in keyframe.begun.values()]
         keyframe.begun.clear()
-        keyframe.arrived += outcomes
+        keyframe.told += outcomes
         return outcomes
 
 
@@ -145,13 +156,8 @@ def make_provider(generator: KeyframeGenerator, settings: KeyframeSettings, *, f
     return KeyframesBeside(generator, delay) if delay else InStepKeyframes(generator)
 
 
-_Task = tuple[Future[Outcome], int, PartName, Job]
-
-
-def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
-    """Make parts until there is no task any more."""
-    while (task := tasks.get()) is not None:
-        outcome, index, part, job = task
+def _task(index: int, part: PartName, job: Job, outcome: Future[Outcome]) -> Callable[[], None]:
+    def task() -> None:
         if outcome.set_running_or_notify_cancel():
             try:
                 with one_blas_thread():
@@ -159,3 +165,22 @@ def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
             except BaseException as exc:
                 # A frame may wait for this future, so it must receive every exception.
                 outcome.set_exception(exc)
+                if isinstance(exc, _GivenUp):
+                    raise
+
+    return task
+
+
+def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    with suppress(_GivenUp):
+        while (task := tasks.get()) is not None:
+            task()
+
+
+class _GivenUp(BaseException):
+    """Cancellation of the thread's work."""
+
+
+def _interrupt(thread: int) -> None:
+    """Raise `_GivenUp` in the Python code of another thread, as Ctrl-C raises in the main thread."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_GivenUp))

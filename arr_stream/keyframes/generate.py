@@ -296,30 +296,21 @@ def require_one(outcomes: Sequence[Outcome]) -> None:
         raise KeyframeFailed(f"frame {failures[0].index}: {'; '.join(failure.message for failure in failures)}")
 
 
-class CountedKeyframes:
-    """Provider that counts the outcomes of another one; `failures` counts the keyframes that lack a part."""
+class KeyframeTally:
+    """Successes and failures of each part over a run; `failures` counts the keyframes that lack it."""
 
-    def __init__(self, provider: KeyframeProvider) -> None:
-        self._provider = provider
+    def __init__(self) -> None:
         self.failures: Counter[PartName] = Counter()
         self._made: set[PartName] = set()
         self._last: dict[PartName, str] = {}
 
-    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        return self._provider.submit(request)
-
-    def collect(self) -> list[Outcome]:
-        arrived = self._provider.collect()
-        for outcome in arrived:
-            if isinstance(outcome, KeyframePart):
-                self._made.add(outcome.part)
-            else:
-                self.failures.update(outcome.parts)
-                self._last.update(dict.fromkeys(outcome.parts, outcome.message))
-        return arrived
-
-    def close(self) -> None:
-        self._provider.close()
+    def add(self, outcome: Outcome) -> None:
+        """Count an outcome."""
+        if isinstance(outcome, KeyframePart):
+            self._made.add(outcome.part)
+            return
+        self.failures.update(outcome.parts)
+        self._last.update(dict.fromkeys(outcome.parts, outcome.message))
 
     def require_all(self) -> None:
         """Raise if a part is missing from the whole run, so that nobody takes the results for complete.
@@ -334,3 +325,23 @@ class CountedKeyframes:
                     f"{part} failed on {times}; the last time: {self._last[part]}",
                     remedy="the results are written, without this part",
                 )
+
+
+class CountedKeyframes:
+    """Provider that counts another provider's outcomes."""
+
+    def __init__(self, provider: KeyframeProvider, tally: KeyframeTally) -> None:
+        self._provider = provider
+        self._tally = tally
+
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        return self._provider.submit(request)
+
+    def collect(self) -> list[Outcome]:
+        arrived = self._provider.collect()
+        for outcome in arrived:
+            self._tally.add(outcome)
+        return arrived
+
+    def close(self) -> None:
+        self._provider.close()
