@@ -117,7 +117,7 @@ class Hand(threading.Thread):
         self.tool("key", "space")
         wait_until(lambda: not self.streams[-1].paused)
         self.tool("key", "h", "key", "f", "key", "Escape", "key", "Escape")
-        assert self.type_query("") == ""
+        wait_until(lambda: self.type_query("") == "", PATIENCE_SECONDS)
 
     def region(self) -> list[float]:
         return [float(each) for each in self.asked[-1].rpartition("region ")[2].split(",")]
