@@ -59,6 +59,7 @@ def write_video(
     pts: Sequence[float] | None = None,
     audio: bool = False,
     rotation: int = 0,
+    mirror: bool = False,
     options: Mapping[str, str] | None = None,
     container_options: Mapping[str, str] | None = None,
     container_format: str | None = None,
@@ -75,6 +76,7 @@ def write_video(
         pts: Time of each frame in seconds, for uneven steps; None for even ones.
         audio: Add a 440 Hz tone of the same length.
         rotation: Clockwise degrees by which a player must turn what is stored.
+        mirror: A player must also mirror left and right, after turning.
         container_options, container_format: For the muxer, such as `{"movflags": "faststart"}`.
         pixel_aspect: Width of a pixel over its height.
         more_videos: Frames of further video streams.
@@ -85,8 +87,8 @@ def write_video(
             _add_video(container, each, rate, codec=codec, pix_fmt=pix_fmt, options=options)
             for each in (frames, *more_videos)
         ]
-        if rotation:
-            streams[0].set_display_rotation(-rotation)
+        if rotation or mirror:
+            streams[0].set_display_rotation(-rotation, hflip=mirror)
         if pixel_aspect is not None:
             streams[0].codec_context.sample_aspect_ratio = pixel_aspect
         if pts is not None:

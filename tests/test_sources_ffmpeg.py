@@ -39,16 +39,20 @@ def packets_of(path: Path) -> list[tuple[int, int]]:
         return [(packet.pos or 0, packet.size) for packet in container.demux(video=0) if packet.size]
 
 
+@pytest.mark.parametrize("mirror", [False, True])
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
-def test_turned_videos_come_out_upright(tmp_path: Path, rotation: int) -> None:
+def test_all_eight_ways_to_lie_come_out_upright(tmp_path: Path, rotation: int, mirror: bool) -> None:
     stored = quadrants((64, 32))
-    path = write_video(tmp_path / "a.mov", [stored] * 2, rotation=rotation)
+    path = write_video(tmp_path / "a.mov", [stored] * 2, rotation=rotation, mirror=mirror)
     upright = np.rot90(stored, -rotation // 90)
+    if mirror:
+        upright = upright[:, ::-1]
     with open_source(path) as source:
         frames = list(source.frames())
     assert source.info.size_wh == (upright.shape[1], upright.shape[0])
     assert np.abs(frames[0].rgb.astype(int) - upright).mean() < 6
-    assert source.info.rotation_degrees == rotation
+    if not mirror:
+        assert source.info.rotation_degrees == rotation
 
 
 def test_pixel_aspect_turns_with_the_picture(tmp_path: Path) -> None:

@@ -24,14 +24,12 @@ from arr_stream.sources.damage import DamageLog, is_broken, place_of, unreliable
 from arr_stream.sources.media import (
     JOINABLE,
     Media,
+    Upright,
     choose_stream,
     next_of,
     open_media,
     opened_video,
-    pixel_aspect,
     reason,
-    rotation_of,
-    turned,
 )
 from arr_stream.types import Frame
 
@@ -74,7 +72,7 @@ class FfmpegSource(OnePass):
         self._cut_short: str | None = None
         self._notices: tuple[str, ...] = ()
         self._pictures_seen = 0
-        self._rotation_degrees = 0
+        self._upright = Upright()
         self._colour: Colour | None = None
         self._media: Media | None = None
         try:
@@ -310,8 +308,7 @@ class FfmpegSource(OnePass):
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
         self._colour = self._colour or colour_of(picture, self._job.untagged_matrix)
-        self._rotation_degrees = rotation_of(picture)
-        rgb = turned(rgb_of(picture, self._job.untagged_matrix), self._rotation_degrees)
+        rgb = self._upright.of(picture).turn(rgb_of(picture, self._job.untagged_matrix))
         return Frame(index, seconds, rgb, damaged=unreliable(picture))
 
     @property
@@ -335,13 +332,13 @@ class FfmpegSource(OnePass):
             name=self._job.name,
             kind="animation" if container in _ANIMATIONS else "file",
             size_wh=first.size_wh,
-            pixel_aspect=pixel_aspect(self._stream, self._rotation_degrees),
+            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
             average_fps=fps,
             duration_seconds=duration,
             num_frames=self._job.span.expected(total, fps),
             codec=self._stream.codec_context.name,
             has_audio=bool(self._container.streams.audio),
-            rotation_degrees=self._rotation_degrees,
+            rotation_degrees=self._upright.orientation.rotation_degrees,
             video_streams=self._streams,
             path=self._job.folder,
             colour=self._colour,

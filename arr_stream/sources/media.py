@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 import av
 import av.error
 import cv2
 import numpy as np
 from av.container import InputContainer
+from av.sidedata.sidedata import SideData
 from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
@@ -138,22 +140,69 @@ def reason(error: Exception) -> str:
     return text[:1].lower() + text[1:]
 
 
-def rotation_of(picture: VideoFrame) -> int:
-    """Return the clockwise turn that makes a decoded picture upright: 0, 90, 180 or 270 degrees."""
-    return round(-picture.rotation / 90) % 4 * 90
+@dataclass(frozen=True, slots=True)
+class Orientation:
+    """One of the eight orientations of a picture: a transposition, then mirroring of either axis.
+
+    Args:
+        transposed: Columns become rows.
+        mirror_x: Then left and right are swapped.
+        mirror_y: Then top and bottom are swapped.
+    """
+
+    transposed: bool = False
+    mirror_x: bool = False
+    mirror_y: bool = False
+
+    @classmethod
+    def from_display_matrix(cls, matrix: bytes) -> Orientation:
+        """Return the orientation of FFmpeg's 3x3 matrix of 32-bit integers.
+
+        The matrix maps decoded (x, y) to (ax + cy, bx + dy). Angles are rounded to the nearest quarter turn; a
+        matrix of zeros turns nothing.
+        """
+        a, b, _, c, d = struct.unpack_from("=5i", matrix)
+        if abs(b) + abs(c) > abs(a) + abs(d):
+            return cls(True, c < 0, b < 0)
+        return cls(False, a < 0, d < 0)
+
+    @classmethod
+    def of(cls, picture: VideoFrame) -> Orientation:
+        """Return the orientation of the picture's display matrix."""
+        matrix = picture.side_data.get("DISPLAYMATRIX")
+        return cls.from_display_matrix(bytes(matrix)) if isinstance(matrix, SideData) else cls()
+
+    @property
+    def rotation_degrees(self) -> int:
+        """Clockwise turn: 0, 90, 180 or 270; of a mirrored picture, the turn that follows the mirroring of x."""
+        if self.transposed:
+            return 90 if self.mirror_x else 270
+        return 180 if self.mirror_y else 0
+
+    def pixel_aspect(self, stream: VideoStream) -> float:
+        """Return the width of an upright pixel over its height; 1.0 if the stream does not say."""
+        aspect = float(stream.sample_aspect_ratio or 1) or 1.0
+        return 1 / aspect if self.transposed else aspect
+
+    def turn(self, rgb: ByteArray) -> ByteArray:
+        """Return the upright picture `[H, W, 3]`, C-contiguous; the same array if it is upright already."""
+        upright: Any = cv2.transpose(rgb) if self.transposed else rgb
+        if self.mirror_x or self.mirror_y:
+            upright = cv2.flip(upright, -1 if self.mirror_x and self.mirror_y else int(self.mirror_x))
+        return np.ascontiguousarray(upright)
 
 
-def turned(rgb: ByteArray, rotation_degrees: int) -> ByteArray:
-    """Return the upright picture `[H, W, 3]`, C-contiguous; the same array if it is upright already."""
-    if not rotation_degrees:
-        return np.ascontiguousarray(rgb)
-    return np.asarray(cv2.rotate(rgb, _TURNS[rotation_degrees]), dtype=np.uint8)
+class Upright:
+    """Orientation of a sequence of pictures, from the first and from each that differs.
 
+    A picture whose side data was read is freed by the garbage collector only, and many large ones would pile up.
+    """
 
-_TURNS = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
+    def __init__(self) -> None:
+        self.orientation = Orientation()
+        self._rotation: int | None = None
 
-
-def pixel_aspect(stream: VideoStream, rotation_degrees: int) -> float:
-    """Return the width of an upright pixel over its height; 1.0 if the stream does not say."""
-    aspect = float(stream.sample_aspect_ratio or 1) or 1.0
-    return 1 / aspect if rotation_degrees in (90, 270) else aspect
+    def of(self, picture: VideoFrame) -> Orientation:
+        if picture.rotation != self._rotation:
+            self._rotation, self.orientation = picture.rotation, Orientation.of(picture)
+        return self.orientation

@@ -17,7 +17,7 @@ from arr_stream.errors import ArrStreamError, StreamSilent
 from arr_stream.sources.base import Colour, SourceInfo, SourceStats, too_large
 from arr_stream.sources.colour import colour_of, rgb_of
 from arr_stream.sources.live.connection import Arrived, Interrupt, Pace
-from arr_stream.sources.media import choose_stream, pixel_aspect, rotation_of, turned
+from arr_stream.sources.media import Upright, choose_stream
 
 _ALIGNMENT_PIXELS = 64 * 65536
 """Margin on FFmpeg's limit, which FFmpeg compares with aligned rows, so that the limit itself would be refused."""
@@ -62,7 +62,7 @@ class Decoding:
         self._problem, self._ends = problem, ends
         self._pace = Pace(interrupt) if paced else None
         self._skip_until: float | None = None
-        self._rotation_degrees = 0
+        self._upright = Upright()
         self._colour: Colour | None = None
         self._last_own = 0.0
         try:
@@ -91,8 +91,8 @@ class Decoding:
             size_wh=(self._stream.codec_context.width, self._stream.codec_context.height),
             codec=self._stream.codec_context.name,
             average_fps=float(rate) if rate and 0 < rate <= 1000 else None,
-            pixel_aspect=pixel_aspect(self._stream, self._rotation_degrees),
-            rotation_degrees=self._rotation_degrees,
+            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
+            rotation_degrees=self._upright.orientation.rotation_degrees,
             has_audio=bool(self._container.streams.audio),
             video_streams=self._count,
             colour=self._colour,
@@ -201,8 +201,7 @@ class Decoding:
         own_seconds = None if picture.pts is None or not picture.time_base else float(picture.pts * picture.time_base)
         if own_seconds is not None:
             self._last_own = own_seconds
-        self._rotation_degrees = rotation_of(picture)
-        return Arrived(turned(decoded, self._rotation_degrees), own_seconds, captured_seconds)
+        return Arrived(self._upright.of(picture).turn(decoded), own_seconds, captured_seconds)
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self._max_pixels:
