@@ -246,7 +246,7 @@ def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
 
 
 def weights_in(here: Path, file_name: str) -> Path | None:
-    """Return the file of that name in a folder, or else its only weights file; None if there is none or several."""
+    """Return the file `file_name` of a folder, else its only weights file; None without a file or with several."""
     if (here / file_name).is_file():
         return here / file_name
     others = [path for path in here.glob("*") if path.suffix in _WEIGHTS_SUFFIXES and path.name != PCA_NAME]

@@ -49,7 +49,7 @@ class Truth:
         things: All things that may move by themselves, the object among them.
         moving: Things that do move; None where that has to be estimated from `flow_px` or the pictures.
         text: Legible text, None where it is not annotated.
-        flow_px: `[H, W, 2]`, the true backward flow, NaN where there is none; None where it is unknown.
+        flow_px: True backward flow `[H, W, 2]`, NaN at places without a source; None if unknown.
     """
 
     object: BoolArray | None = None
