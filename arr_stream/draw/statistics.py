@@ -164,18 +164,19 @@ class ObjectStatistics:
     """Numbers of objects and frames by class, and the first and last time of each class."""
 
     classes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _tracks: set[tuple[str, int]] = field(default_factory=set)
+    _newest_tracks: dict[str, int] = field(default_factory=dict)
 
     def add(self, patches: PatchSet) -> None:
         """Count one frame."""
         now = round(patches.pts_seconds, 3)
         for label in dict.fromkeys(each.label for each in patches.objects):
             seen = self.classes.setdefault(label, {"tracks": 0, "frames": 0, "first_seconds": now})
-            tracks = {(label, each.track) for each in patches.objects if each.label == label}
-            seen["tracks"] += len(tracks - self._tracks)
+            # Track numbers grow, so that the newest one tells new objects without a list of all.
+            tracks, newest = {each.track for each in patches.objects if each.label == label}, self._newest_tracks
+            seen["tracks"] += sum(track > newest.get(label, 0) for track in tracks)
             seen["frames"] += 1
             seen["last_seconds"] = now
-            self._tracks |= tracks
+            newest[label] = max(newest.get(label, 0), *tracks)
 
 
 @dataclass(slots=True)
