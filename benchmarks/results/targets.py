@@ -261,8 +261,7 @@ def _ahead_on_text(footage: str, tokens: str) -> Callable[[Record], float | None
 def _fuzzed(record: Record) -> float | None:
     """Mutated inputs, where none of them was a finding."""
     result = record.runs[0].result
-    findings = sum(sum(target["found"].values()) for target in result["targets"])
-    return None if findings else float(result["inputs"])
+    return None if result["findings"] else float(result["inputs"])
 
 
 def _soaked(record: Record) -> float | None:

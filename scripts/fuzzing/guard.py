@@ -1,4 +1,4 @@
-"""Limits of a process that reads hostile input: memory is limited, files, connections and processes are watched.
+"""Guard of a process that reads untrusted input: files, connections and processes are watched.
 
 Python's audit events tell of everything that Python code opens. C libraries open files behind its back; so files that
 hostile media refer to exist, are watched by the kernel (inotify), and their addresses lead to a port that listens.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
-import signal
 import socket
 import struct
 import sys
@@ -34,7 +32,6 @@ _NEVER = {
     *("urllib.Request", "webbrowser.open", "ftplib.connect", "http.client.connect"),
 }
 _IN_OPEN, _IN_NONBLOCK = 0x20, 0x800
-_PR_SET_PDEATHSIG = 1
 
 
 class Forbidden(PermissionError):
@@ -126,45 +123,6 @@ class _Canaries:
             found.append(self._names.get(watch, "a canary"))
             at += 16 + length
         return sorted(set(found))
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def limit_memory(more_bytes: int) -> None:
-    """Limit the address space to what is in use and `more_bytes`."""
-    limit = _status("VmSize") + more_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-class Memory:
-    """Most memory that was in use at once, beyond what was at the start."""
-
-    def __init__(self) -> None:
-        self._before = 0
-
-    def start(self) -> None:
-        descriptor = os.open("/proc/self/clear_refs", os.O_WRONLY)
-        try:
-            os.write(descriptor, b"5")
-        finally:
-            os.close(descriptor)
-        self._before = _status("VmRSS")
-
-    def peak_bytes(self) -> int:
-        return max(0, _status("VmHWM") - self._before)
-
-
-def _status(name: str) -> int:
-    """Return a figure of this process in bytes."""
-    with open("/proc/self/status", "rb") as file:  # noqa: PTH123 - called often
-        for line in file:
-            if line.startswith(name.encode()):
-                return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {name}")
 
 
 def _shown(value: Any) -> str:

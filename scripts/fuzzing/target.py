@@ -2,69 +2,88 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from fuzzing.mutate import CORPUS, PLAIN, Mutation
+from fuzzing.structure import Mutation
 
+CORPUS = Path(__file__).parent / "corpus"
 LONGEST_ERROR = 500
 """Characters of an error's line."""
 
-Run = Callable[[bytes], str]
-"""Function that tries one input and describes the outcome in a few words; it raises what the product raises."""
+Run = Callable[[bytes], object]
+"""Function that tries one input; it raises what the product raises, and `AssertionError` for a wrong value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One reader of foreign input.
+    """One reader of untrusted input.
 
     Args:
         name: As `--target` takes it.
         about: What is read, in a few words.
         seeds: Makes valid inputs and near misses, always the same.
-        open: Called once in the process that tries inputs, with a folder for files; gives what tries one.
-        mutations: How inputs are changed.
-        share: Inputs of a campaign that fall to it, relative to those of others.
-        traced: Packages whose lines count as coverage.
+        open: Called once in the process that tries inputs, with a folder for files; returns what tries one.
+        tokens: Names in `corpus/tokens.json` of the tokens that libFuzzer inserts.
+        structure: Mutation of the format, for half of the inputs; libFuzzer's own for the others.
+        share: Inputs of a run that fall to it, relative to those of others.
         refusals: Names of exceptions beside `ArrStreamError` that are an answer too.
-        memory_mb: More than this at once, for one input, is a finding.
+        memory_mb: More than this beyond what the seeds need is a finding.
         forbidden: Audit events that must not happen, beside those that never may.
-        hang_seconds: An input that takes longer is a finding.
     """
 
     name: str
     about: str
     seeds: Callable[[], list[bytes]]
     open: Callable[[Path], Run]
-    mutations: Sequence[Mutation] = PLAIN
+    tokens: str = "odd"
+    structure: Mutation | None = None
     share: float = 1.0
-    traced: tuple[str, ...] = ("arr_stream",)
     refusals: tuple[str, ...] = ()
     memory_mb: int = 256
     forbidden: tuple[str, ...] = ()
-    hang_seconds: float = 10.0
 
 
 def texts(name: str) -> Any:
-    """Seeds that are short texts, kept in `corpus/texts.json`."""
+    """Return seeds that are short texts, kept in `corpus/texts.json`."""
     return json.loads((CORPUS / "texts.json").read_text(encoding="utf-8"))[name]
 
 
-class UnfitError(AssertionError):
-    """Error line that is unsafe for a terminal or a log."""
+def check_error(error: Exception) -> None:
+    """Check that an error's text suits a terminal and a log.
 
-
-def checked_error(error: Exception) -> None:
-    """Raises:
-    UnfitError: The text is no line, too long, or holds control characters.
+    Raises:
+        AssertionError: It is too long, or holds control characters.
     """
     text = str(error)
-    if len(text) > LONGEST_ERROR:
-        raise UnfitError(f"{len(text)} characters: {text[:700]!a}") from error
     odd = sorted({f"U+{ord(letter):04X}" for letter in text if category(letter) in ("Cc", "Cs", "Zl", "Zp")})
-    if odd:
-        raise UnfitError(f"holds {', '.join(odd[:5])}: {text[:700]!a}") from error
+    if odd or len(text) > LONGEST_ERROR:
+        raise AssertionError(f"message of {len(text)} characters, with {odd[:5]}: {text[:700]!a}") from error
+
+
+def all_targets() -> dict[str, Target]:
+    """Return every target by name."""
+    from fuzzing import media_targets, text_targets, web_targets, weight_targets
+
+    modules = (media_targets, text_targets, web_targets, weight_targets)
+    return {target.name: target for module in modules for target in module.TARGETS}
+
+
+def find_target(spec: str) -> Target:
+    """Return a target by its name, or by `FILE.py:NAME`."""
+    file, colon, name = spec.rpartition(":")
+    if not colon:
+        return all_targets()[spec]
+    module_spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module
+    module_spec.loader.exec_module(module)
+    found: Target = getattr(module, name)
+    return found

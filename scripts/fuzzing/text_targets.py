@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fuzzing.mutate import CORPUS, PLAIN, TEXT, inserted, json_line, lines, numbers
-from fuzzing.target import Run, Target, checked_error, texts
+from fuzzing.structure import json_line
+from fuzzing.target import CORPUS, Run, Target, check_error, texts
 
 _LONGEST_NAME = 255
 SPLIT = b"\x1e"
@@ -190,7 +190,7 @@ def _either(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except ArrStreamError as exc:
-        checked_error(exc)
+        check_error(exc)
         return None
 
 
@@ -202,29 +202,14 @@ def _written(name: str) -> Callable[[], list[bytes]]:
     return lambda: [text.encode() for text in texts(name)]
 
 
-_LINES = (json_line, json_line, json_line, *TEXT)
-_TOML, _CSV, _RULE, _URL = (inserted(name) for name in ("toml", "csv", "rules", "addresses"))
-
 TARGETS = (
-    Target("records", "patch records and answers", _records, _open_records, _LINES, 2.0, ("arr_stream", "json")),
-    Target(
-        *("settings", "presets, includes, --set", _settings, _open_settings, (*TEXT, _TOML, _TOML)),
-        share=2.0,
-        traced=("arr_stream", "tomllib"),
-    ),
-    Target("gaze", "gaze in CSV files", _written("gaze"), _open_gaze, (*TEXT, _CSV, numbers, lines), 1.2),
-    Target(
-        *("queries", "texts, regions, budgets", _written("queries"), _open_queries, (*TEXT, inserted("queries"))),
-        share=1.5,
-    ),
-    Target(
-        *("rules", "alert rules, addresses to post to", _written("rules"), _open_rules),
-        mutations=(*TEXT, _RULE, _RULE),
-        share=1.2,
-    ),
+    Target("records", "patch records and answers", _records, _open_records, "json", json_line, 2.0),
+    Target("settings", "presets, includes, --set", _settings, _open_settings, "toml", share=2.0),
+    Target("gaze", "gaze in CSV files", _written("gaze"), _open_gaze, "csv", share=1.2),
+    Target("queries", "texts, regions, budgets", _written("queries"), _open_queries, "queries", share=1.5),
+    Target("rules", "alert rules, addresses to post to", _written("rules"), _open_rules, "rules", share=1.2),
     Target(
         *("addresses", "sources by name, what the page may open", _written("addresses"), _open_addresses),
-        mutations=(*PLAIN, *TEXT, _URL, _URL),
-        share=1.2,
+        *("addresses", None, 1.2),
     ),
 )

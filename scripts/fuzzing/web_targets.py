@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from fuzzing import media_seeds
-from fuzzing.mutate import CORPUS, TEXT, inserted, json_value
-from fuzzing.target import Run, Target
+from fuzzing.structure import Plain, json_value
+from fuzzing.target import CORPUS, Run, Target
 
 _BODIES: dict[str, Any] = json.loads((CORPUS / "bodies.json").read_text(encoding="utf-8"))
 """What clients say, by the model that checks it."""
@@ -181,17 +182,18 @@ def _open_browser_pictures(scratch: Path) -> Run:
     return run
 
 
-_HTTP = inserted("http")
+def _json_after_kind(rng: random.Random, data: bytes, plain: Plain) -> bytes:
+    return data[:1] + json_value(rng, data[1:], plain)
+
 
 TARGETS = (
     Target(
-        *("messages", "bodies of requests, socket messages", _messages, _open_messages),
-        mutations=(json_value, json_value, *TEXT, inserted("json")),
+        *("messages", "bodies of requests, socket messages", _messages, _open_messages, "json", _json_after_kind),
         refusals=("ValidationError", "MalformedMessage"),
     ),
-    Target("requests", "whole requests to the server", _requests, _open_requests, (*TEXT, _HTTP, _HTTP), 0.6),
+    Target("requests", "whole requests to the server", _requests, _open_requests, "http", share=0.6),
     Target(
         *("browser-pictures", "JPEG pictures of a browser's camera", _browser_pictures, _open_browser_pictures),
-        share=0.6,
+        *("media", None, 0.6),
     ),
 )

@@ -3,63 +3,15 @@
 from __future__ import annotations
 
 import io
-import random
-import struct
 import warnings
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fuzzing.mutate import PLAIN, Mutation, inserted, json_value
+from fuzzing.structure import safetensors_header, zip_member
 from fuzzing.target import Run, Target
 
 warnings.filterwarnings("ignore", "Duplicate name", UserWarning, "zipfile")
-
-
-def safetensors_header(rng: random.Random, data: bytes) -> bytes:
-    """The JSON in front of the tensors, with its length made right again most of the time."""
-    if len(data) < 8:
-        return data
-    size = struct.unpack("<Q", data[:8])[0]
-    if size > len(data):
-        return rng.choice(PLAIN)(rng, data)
-    header = json_value(rng, data[8 : 8 + size])
-    wanted = len(header) if rng.random() < 0.9 else rng.choice((0, 1, 2**31, 2**63, 2**64 - 1, len(header) + 1))
-    return struct.pack("<Q", wanted) + header + data[8 + size :]
-
-
-def zipped_entry(rng: random.Random, data: bytes) -> bytes:
-    """A file inside a zip archive is changed, renamed, doubled or left out; the archive itself stays whole."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = [(info.filename, archive.read(info)) for info in archive.infolist()]
-    except Exception:  # It is damaged already, in whatever way.
-        return rng.choice(PLAIN)(rng, data)
-    if not entries:
-        return data
-    at = rng.randrange(len(entries))
-    name, body = entries[at]
-    match rng.randrange(6):
-        case 0:
-            del entries[at]
-        case 1:
-            odd = ("archive/code/x.py", "archive/constants.pkl", "../x", "archive/data.pkl", "/x")
-            entries[at] = (rng.choice(odd), body)
-        case 2:
-            entries.append((name, body))
-        case _:
-            entries[at] = (name, rng.choice((*PLAIN, _PICKLE))(rng, body or b"\x00"))
-    out = io.BytesIO()
-    with zipfile.ZipFile(
-        out, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
-    ) as archive:
-        for name, body in entries:
-            archive.writestr(zipfile.ZipInfo(name), body)
-    return out.getvalue()
-
-
-_PICKLE = inserted("pickle")
 
 
 def _tensors() -> dict[str, Any]:
@@ -142,23 +94,16 @@ def _open_pca(scratch: Path) -> Run:
     return run
 
 
-def _weights(
-    name: str,
-    about: str,
-    seeds: Callable[[], list[bytes]],
-    opened: Callable[[Path], Run],
-    mutations: Sequence[Mutation],
-    share: float = 0.3,
-    memory_mb: int = 512,
-) -> Target:
-    return Target(name, about, seeds, opened, mutations, share, memory_mb=memory_mb, forbidden=("pickle.find_class",))
-
-
-_HEADERS = (safetensors_header, safetensors_header, *PLAIN)
-_ZIPPED = (zipped_entry, zipped_entry, zipped_entry, *PLAIN, _PICKLE)
+_NO_CLASSES = ("pickle.find_class",)
 
 TARGETS = (
-    _weights("safetensors", "weights in safetensors files", _safetensors, _open_state("w.safetensors"), _HEADERS, 0.8),
-    _weights("torch", "weights in files of torch.save", _torch_files, _open_state("w.pt"), _ZIPPED, 1.0),
-    _weights("pca", "PCA files", _pca_files, _open_pca, (safetensors_header, *PLAIN), 0.5),
+    Target(
+        *("safetensors", "weights in safetensors files", _safetensors, _open_state("w.safetensors")),
+        *("odd", safetensors_header, 0.8, (), 512, _NO_CLASSES),
+    ),
+    Target(
+        *("torch", "weights in files of torch.save", _torch_files, _open_state("w.pt")),
+        *("pickle", zip_member, 1.0, (), 512, _NO_CLASSES),
+    ),
+    Target("pca", "PCA files", _pca_files, _open_pca, "odd", safetensors_header, 0.5, (), 512, _NO_CLASSES),
 )
