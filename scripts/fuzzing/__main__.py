@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -141,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(asked.jobs) as pool:
 
         def run(spec: str) -> Outcome:
-            inputs = max(1, round(asked.inputs * shares[spec] / sum(shares.values())))
+            inputs = math.ceil(asked.inputs * shares[spec] / sum(shares.values()))
             return run_target(spec, f"-runs={inputs}", f"-seed={asked.seed}", findings=findings)
 
         outcomes = list(pool.map(run, specs))
