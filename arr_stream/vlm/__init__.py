@@ -93,10 +93,9 @@ def answering(settings: Settings) -> Settings:
 
 def needed_by_model(model: str) -> AbstractContextManager[None]:
     """Report in one line the dependencies that a local Qwen3-VL lacks; see `extras.needed_by`."""
-    from arr_stream.config import TINY
     from arr_stream.extras import needed_by
 
-    return needed_by(f"vlm.model={model}", "torch" if model == TINY else "vlm")
+    return needed_by(f"vlm.model={model}", "vlm")
 
 
 def make_session(settings: Settings) -> ModelSession:

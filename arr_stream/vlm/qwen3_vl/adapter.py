@@ -83,7 +83,7 @@ class VisualTokens:
 
 
 class Adapter:
-    """The parts of a loaded model, the tiny one or one of `FAMILIES`, that sparse feeding and a growing memory need.
+    """The parts of a loaded model of one of `FAMILIES` that sparse feeding and a growing memory need.
 
     `attention_layers` are the numbers of the layers with keys and values; the others hold a recurrent state.
 
@@ -153,8 +153,6 @@ class Adapter:
         return embedded
 
     def new_cache(self) -> Any:
-        if hasattr(self._model, "new_cache"):
-            return self._model.new_cache()
         from transformers import DynamicCache
 
         return DynamicCache(config=self.config.text_config)
@@ -263,9 +261,7 @@ class Adapter:
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Compare this module with the model's own pass over a made-up picture; the tiny one has no pass of its own."""
-        if hasattr(self._model, "new_cache"):
-            return
+        """Compare this module with the model's own pass over a made-up picture."""
         config, cells = self.config, Cells.whole(CHECK_GRID_HW)
         rows = torch.sin(torch.arange(len(cells) * 4 * 1536, dtype=torch.float32) * 0.37).reshape(len(cells) * 4, -1)
         ids = [config.vision_start_token_id, *[config.image_token_id] * len(cells), config.vision_end_token_id]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ import torch
 from arr_stream.config import TINY, ModelSettings, VlmSettings
 from arr_stream.errors import ModelTooLarge, ModelUnsupported, WeightsInvalid
 from arr_stream.extras import need
+from arr_stream.vlm import TINY_LIMITS
 from arr_stream.vlm.qwen3_vl.adapter import use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.vlm.qwen3_vl.checkpoint import Checkpoint, Entry, locate, read_checkpoint
 from arr_stream.weights import pick_device
+from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 from arr_stream.weights.loading import first_line, is_finite
 
 CELLS = 1024
@@ -43,6 +46,7 @@ _MARKERS = {
     "<|image_pad|>": "image_token_id",
     "<|video_pad|>": "video_token_id",
 }
+_WORD = re.compile(r"[^\W\d_]+")
 _TURNS = ("<|im_start|>", "<|im_end|>")
 _OTHER_COPY = "take config.json, weights and tokenizer.json from one and the same model"
 
@@ -68,19 +72,16 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
     """Load the model that `vlm.model` names, or the tiny one, if it fits into memory together with a full context.
 
     Raises:
-        InvalidSetting: `vlm.model` is empty, or `vlm.dtype` quantises the tiny model.
+        InvalidSetting: `vlm.model` is empty.
         BackendUnavailable, FetchFailed, ModelUnsupported: See `locate` and `read_checkpoint`; or CUDA is missing.
         WeightsInvalid: See `read_checkpoint`; or weights are not finite.
         ModelTooLarge: It needs more memory than is free; raised before loading.
     """
-    if settings.model == TINY:
-        from arr_stream.vlm.qwen3_vl.tiny import load_tiny
-
-        return load_tiny(settings)
     use_transformers()
     device = pick_vlm_device(settings.device)
     _need_packages(settings.dtype, device)
-    checkpoint = read_checkpoint(locate(settings.model, models), settings.model)
+    tiny = settings.model == TINY
+    checkpoint = read_checkpoint(shipped_folder(TINY_QWEN) if tiny else locate(settings.model, models), settings.model)
     dtype = pick_dtype(checkpoint, settings.dtype, device)
     needed, free = memory_need(checkpoint, dtype, settings), free_bytes(device)
     if (total := sum(needed.values())) > free:
@@ -92,7 +93,20 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
         )
     tokenizer, of_torch = _tokenizer(checkpoint), getattr(torch, dtype)
     model = _model(checkpoint, quantisation(settings), device, of_torch)
-    return LoadedModel(checkpoint.name, model, tokenizer, checkpoint.normalisation, device, of_torch)
+    loaded = LoadedModel(checkpoint.name, model, tokenizer, checkpoint.normalisation, device, of_torch)
+    return replace(loaded, limits=partial(_tiny_limits, tokenizer)) if tiny else loaded
+
+
+def _tiny_limits(tokenizer: Any, question: str) -> str:
+    """Describe the tiny model's limits, and name up to three words of the question that it was not taught."""
+
+    def is_known(word: str) -> bool:
+        # Unknown words take several tokens.
+        forms = (f"{before}{form}" for form in (word, word.lower()) for before in (" ", ""))
+        return any(len(tokenizer(form)["input_ids"]) == 1 for form in forms)
+
+    unknown = [repr(word) for word in dict.fromkeys(_WORD.findall(question)) if not is_known(word)]
+    return TINY_LIMITS + (f"; it was not taught {', '.join(unknown[:3])}" if unknown else "")
 
 
 def _need_packages(dtype: str, device: torch.device) -> None:
