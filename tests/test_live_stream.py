@@ -165,7 +165,7 @@ def test_nothing_is_processed_while_it_is_paused(fed: Fed) -> None:
     taking.start()
     for number in range(3):
         fed.source.push(jpeg(number), time.monotonic())
-        wait_until(lambda: fed.stream.waiting == 0 and not fed.source._waiting)
+        wait_until(lambda: fed.stream._reader.waiting == 0 and not fed.source._waiting)
     assert not taken
     fed.stream.paused = False
     fed.source.push(jpeg(9), time.monotonic())

@@ -241,6 +241,18 @@ def test_passwords_stand_in_no_status(bare: RunningServer) -> None:
     assert bare.http.get("/healthz").status_code == 200
 
 
+def test_metrics_are_those_of_the_statuses(server: RunningServer) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
+    id = server.add()
+    families = list(parser.text_string_to_metric_families(server.http.get("/metrics").text))
+    values = {(sample.name, sample.labels.get("stream")): sample.value for each in families for sample in each.samples}
+    assert 0 < values["arr_stream_frames_total", id] <= server.status(id)["frames"]
+    assert 0 < values["arr_stream_frame_seconds", id] < 5 and values["arr_stream_streams", None] >= 1
+    assert all(each.name.startswith(("arr_stream_", "process_")) and each.documentation for each in families)
+    server.http.delete(f"/api/streams/{id}")
+    assert f'stream="{id}"' not in server.http.get("/metrics").text
+
+
 def test_the_page_and_its_files(server: RunningServer) -> None:
     page = server.http.get("/")
     assert "text/html" in page.headers["content-type"]

@@ -106,10 +106,6 @@ class LiveStream(Stream):
         return Grid.for_size(self._size_wh, max_pixels=self.settings.grid.max_pixels)
 
     @property
-    def waiting(self) -> int:
-        return self._reader.waiting if self._reader is not None else 0
-
-    @property
     def quality(self) -> int:
         """Step by which quality is lowered, 0 for full quality; an index into `quality.STEPS`."""
         return self._governor.step

@@ -17,6 +17,20 @@ from arr_stream.sources.live import open_live
 
 MOST_STREAMS = 8
 
+_METRICS = {
+    "frames_total": ("Processed frames.", "frames", 1.0),
+    "frames_dropped_total": ("Frames dropped for a newer one.", "dropped", 1.0),
+    "source_reconnects_total": ("Times that the source was reopened.", "reconnects", 1.0),
+    "source_stalls_total": ("Times that the source sent nothing for too long.", "stalls", 1.0),
+    "source_concealed_frames_total": ("Frames that the decoder concealed.", "concealed", 1.0),
+    "frame_seconds": ("Median time of a frame.", "latency_ms", 1e-3),
+    "shown_age_seconds": ("Median time from capture to display, as clients report it.", "age_ms", 1e-3),
+    "tokens": ("Visual tokens chosen on the newest frame.", "tokens", 1.0),
+    "confidence_ratio": ("Mean confidence of propagated results, 0 to 1.", "confidence", 1.0),
+    "quality_level": ("Steps by which quality is lowered to hold the frame rate.", "quality", 1.0),
+}
+"""Metrics of a stream: help text, and the entry of its status with its factor."""
+
 
 class LiveStreams:
     """Collection of live streams, at most `most_streams`.
@@ -110,7 +124,6 @@ class LiveStreams:
         if runner is None:
             return False
         runner.close()
-        self.parts.metrics.remove(id)
         self._tell()
         return True
 
@@ -125,10 +138,22 @@ class LiveStreams:
 
     def metrics(self, clients: int) -> tuple[bytes, str]:
         """Return all metrics in Prometheus' text format, and their content type; `clients` are connected."""
-        runners = self.runners
-        for runner in runners:
-            runner.measure()
-        return self.parts.metrics.render(len(runners), clients)
+        from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, disable_created_metrics
+        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        statuses = self.statuses()
+        for name, (text, key, unit) in _METRICS.items():
+            make = Counter if name.endswith("_total") else Gauge
+            metric = make(f"arr_stream_{name}", text, ["stream"], registry=registry)
+            for status in statuses:
+                if status[key] is not None:
+                    metric.labels(status["id"]).inc(status[key] * unit)
+        Gauge("arr_stream_streams", "Streams.", registry=registry).set(len(statuses))
+        Gauge("arr_stream_clients", "Connected clients.", registry=registry).set(clients)
+        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def _tell(self) -> None:
         self.hub.publish({"type": "streams", "streams": self.statuses()})
@@ -150,5 +175,4 @@ class LiveStreams:
             known = self._runners.pop(runner.id, None)
         if known is not None:
             runner.room.close()
-            self.parts.metrics.remove(runner.id)
             self._tell()

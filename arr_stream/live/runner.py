@@ -27,7 +27,6 @@ from arr_stream.errors import (
 from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.alerts import Alerts, parse_rule
 from arr_stream.live.live_stream import LiveStream
-from arr_stream.live.metrics import LiveMetrics, StreamMetrics
 from arr_stream.live.pictures import PictureRoom, Watching
 from arr_stream.live.publishing import EventHub, Publisher
 from arr_stream.live.webhook import Alert, Webhook
@@ -83,7 +82,6 @@ class RunnerParts:
 
     hub: EventHub
     pool: WorkerPool = field(default_factory=WorkerPool)
-    metrics: LiveMetrics = field(default_factory=LiveMetrics)
     rules: Sequence[str] = ()
     make_session: Callable[[Settings], ModelSession] | None = None
     make_webhooks: Callable[[], Sequence[Webhook]] = tuple
@@ -148,7 +146,6 @@ class StreamRunner:
         self._thread = threading.Thread(target=self._work, name=f"arr-stream-{id}", daemon=True)
 
     def start(self) -> None:
-        self._parts.metrics.add(self.id)
         self._thread.start()
 
     @property
@@ -192,6 +189,7 @@ class StreamRunner:
             "dropped": self._dropped(),
             "reconnects": stats.reconnects,
             "stalls": stats.stalls,
+            "concealed": stats.concealed_frames,
             "quality": stream.quality if stream is not None else 0,
             "latency_ms": _rounded(self.publisher.latency_ms.median, 2),
             "age_ms": _rounded(self.publisher.ages_ms.median, 1),
@@ -336,18 +334,7 @@ class StreamRunner:
     def watch(self, views: Sequence[str], wake: Callable[[], None], *, cells: bool = False) -> Watching:
         """Subscribe to pictures, and measure their ages; see `PictureRoom.watch`."""
 
-        def on_age(seconds: float) -> None:
-            self.publisher.age(seconds)
-            self._parts.metrics.observe(self.id, "shown_age_seconds", seconds)
-
-        return self.room.watch(views, wake, cells=cells, on_age=on_age)
-
-    def measure(self) -> None:
-        """Update the metrics that the source and the queue keep."""
-        source, stream = self._source, self._stream
-        if source is not None:
-            self._parts.metrics.source(self.id, source.stats, self._dropped())
-        self._parts.metrics.set(self.id, "queue_frames", stream.waiting if stream is not None else 0)
+        return self.room.watch(views, wake, cells=cells, on_age=self.publisher.age)
 
     def retry(self) -> None:
         """Reopen a failed or ended source now."""
@@ -394,8 +381,6 @@ class StreamRunner:
                 self._again.clear()
                 if self._stop.is_set():
                     break
-                if error is not None:
-                    self._parts.metrics.count(self.id, "errors_total", type(error).__name__)
                 if self._on_end is not None:
                     break
                 if self._processed > began:
@@ -417,7 +402,7 @@ class StreamRunner:
     def _run(self) -> Exception | None:
         """Open the source and process it to its end; return the error."""
         self._set_state("connecting")
-        consumers: list[Consumer] = [self.publisher, StreamMetrics(self._parts.metrics, self.id), self._make_alerts()]
+        consumers: list[Consumer] = [self.publisher, self._make_alerts()]
         try:
             with contextlib.closing(self._open()) as stream:
                 if not self._begin(stream):
@@ -469,7 +454,6 @@ class StreamRunner:
 
     def _make_alerts(self) -> Alerts:
         def on_alert(alert: Alert) -> None:
-            self._parts.metrics.count(self.id, "alerts_total")
             self._parts.hub.publish({**alert.record(), "type": "alert", "stream": self.id})
 
         return Alerts(

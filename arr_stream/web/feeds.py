@@ -95,7 +95,6 @@ class VideoSocket(StayingSocket):
                 await wake_up.wait()
                 continue
             await self.send(message)
-            self.serving.streams.parts.metrics.count(self._runner.id, "pictures_sent_total")
 
 
 class EventSocket(StayingSocket):
