@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from arr_stream.errors import BackendUnavailable, BudgetError, InvalidSetting, RegionOutsideFrame
+from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFrame
 from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.live_stream import LiveStream
 from arr_stream.outputs import records_of
@@ -36,8 +36,7 @@ class Fed:
     def __init__(self, pool: WorkerPool | None) -> None:
         self.source: BrowserSource = fed_source()
         self.size_wh = (160, 128)
-        self.said: list[str] = []
-        self.stream = LiveStream(self.source, LIGHT, pool=pool, on_notice=self.said.append)
+        self.stream = LiveStream(self.source, LIGHT, pool=pool)
         self._patches = iter(self.stream)
         self._pushed = 0
 
@@ -74,37 +73,22 @@ def test_settings_change_with_the_next_frame(fed: Fed) -> None:
     assert len(patches) == patches.grid.cells and "all of them are chosen" in patches.notices[0]
 
 
-def test_other_keyframe_models_are_loaded_beside_the_stream(fed: Fed) -> None:
+def test_other_keyframe_models_are_loaded_while_the_stream_runs(fed: Fed) -> None:
     fed.until(lambda patches: "clusters" in patches.parts)
-    fed.stream.configure(LIGHT.with_values({"keyframes.clusters": "features", "selection.budget": "7"}))
+    values = {"keyframes.clusters": "features", "selection.budget": "7"}
+    changing = threading.Thread(target=fed.stream.configure, args=(LIGHT.with_values(values),))
+    changing.start()
     changed = fed.until(lambda patches: patches.parts.get("clusters", (0, ""))[1].startswith("features"))
-    assert len(changed) == 7
+    changing.join()
+    assert len(changed) == 7 and fed.stream.settings == LIGHT.with_values(values)
 
 
 def test_models_that_cannot_be_loaded_leave_the_stream_as_it_is(fed: Fed) -> None:
     fed.next()
-    fed.stream.configure(LIGHT.with_values({"keyframes.clusters": "sam", "models.folder": "/nowhere"}))
-    fed.until(lambda _: fed.said)
-    assert "settings were not changed" in fed.said[0]
+    with pytest.raises(BackendUnavailable):
+        fed.stream.configure(LIGHT.with_values({"keyframes.clusters": "sam", "models.folder": "/nowhere"}))
     assert len(fed.next()) == 12
-    assert fed.stream.settings.keyframes.clusters == LIGHT.keyframes.clusters
-
-
-def test_what_else_is_set_while_models_load_does_not_lose_them(fed: Fed) -> None:
-    fed.next()
-    other = LIGHT.with_values({"keyframes.clusters": "features"})
-    fed.stream.configure(other)
-    with pytest.raises(InvalidSetting, match="loading"):
-        fed.stream.configure(LIGHT.with_values({"keyframes.clusters": "sam"}))
-    fed.stream.configure(fed.stream.settings.with_values({"selection.budget": "5"}))
-    changed = fed.until(lambda patches: patches.parts.get("clusters", (0, ""))[1].startswith("features"))
-    assert len(changed) == 5
-
-    fed.stream.configure(fed.stream.settings.with_values({"keyframes.clusters": "sam", "models.folder": "/nowhere"}))
-    fed.stream.configure(fed.stream.settings.with_values({"selection.budget": "4"}))
-    fed.until(lambda _: fed.said)
-    assert fed.stream.settings == other.with_values({"selection.budget": "4"})
-    assert len(fed.next()) == 4
+    assert fed.stream.settings == LIGHT
 
 
 def test_models_that_cannot_be_loaded_at_the_start_end_the_run(pool: WorkerPool) -> None:

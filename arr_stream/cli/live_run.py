@@ -66,9 +66,7 @@ def run_live(
             session = stack.enter_context(contextlib.closing(make_session(settings)))
         states = SourceStates(reporter)
         opened = open_live(source, settings, on_state=states.update)
-        stream = stack.enter_context(
-            LiveStream(opened, settings, queries, on_notice=reporter.notice, max_frames=max_frames)
-        )
+        stream = stack.enter_context(LiveStream(opened, settings, queries, max_frames=max_frames))
         feed, figures = Feed(lambda: stream.dropped), Figures()
         alerts = [_alerts(rules, webhooks, stream, reporter)] if rules else []
         consumers = write.consumers(stream)

@@ -269,13 +269,6 @@ def maker_values(settings: Settings) -> str:
     return settings.model_dump_json(include=_OF_MAKERS, exclude=_BUT_THE_SCHEDULE)
 
 
-def with_maker_values(settings: Settings, of: Settings) -> Settings:
-    """Return the settings with the `maker_values` of others."""
-    sections = of.model_dump(include=_OF_MAKERS, exclude=_BUT_THE_SCHEDULE)
-    values = {f"{section}.{name}": value for section, fields in sections.items() for name, value in fields.items()}
-    return settings.with_values(values)
-
-
 class WorkerPool:
     """Pool of keyframe workers; streams with the same models share them. Thread-safe."""
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError, InvalidSetting
+from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.generate import KeyframeProvider
-from arr_stream.keyframes.worker import KeyframeWorkers, Lease, WorkerPool, maker_values, with_maker_values
+from arr_stream.keyframes.worker import KeyframeWorkers, Lease, WorkerPool, maker_values
 from arr_stream.live.quality import STEPS, Governor
 from arr_stream.live_reader import LiveReader
 from arr_stream.patch_set import PatchSet
@@ -66,13 +65,12 @@ class LiveStream(Stream):
     """Stream of live frames: only the newest one, or every one while the buffer has space (`live.policy`).
 
     Frames do not wait for the keyframe models: until those are loaded, frames are processed without a keyframe.
-    Commands may come from any thread and take effect with the next frame.
+    `ask` and `configure` may be called from any thread and take effect with the next frame.
 
     Args:
         source, settings, queries: See `Stream`.
         pool: Lends keyframe workers that other streams share; None for own workers.
         max_frames: The stream ends after so many frames; None for no end.
-        on_notice: Called, from any thread, with one line about a command that failed after it was accepted.
     """
 
     def __init__(
@@ -83,21 +81,16 @@ class LiveStream(Stream):
         *,
         pool: WorkerPool | None = None,
         max_frames: int | None = None,
-        on_notice: Callable[[str], None] | None = None,
     ) -> None:
         self.pointer = PointerGaze()
         self.paused = False
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._governor = Governor()
         self._untold: list[str] = []
         self._pool = pool
         self._models_ready = False
         self._max_frames = max_frames
-        self._on_notice = on_notice
-        self._loading = False
-        self._coming: KeyframeProvider | None = None
         self._closing = threading.Event()
-        self._lock = threading.Lock()
+        self._turn = threading.Lock()
         super().__init__(source, settings, queries, gaze=self.pointer, realtime=True)
 
     @property
@@ -118,44 +111,40 @@ class LiveStream(Stream):
         """
         asked = tuple(parse_text(query) if isinstance(query, str) else query for query in queries)
         asked = tuple(query.checked(self._size_wh) if isinstance(query, RegionQuery) else query for query in asked)
-        self.queries = asked
-        self._commands.put(lambda: self.pipeline.ask(asked))
+        with self._turn:
+            self.queries = asked
+            self.pipeline.ask(asked)
 
     def configure(self, settings: Settings) -> None:
-        """Change the settings from the next frame on; those that need other keyframe models, when these are loaded.
+        """Change the settings from the next frame on; wait here, while the stream runs, for keyframe models they need.
 
         Raises:
             BudgetError: The budget does not fit the grid.
-            InvalidSetting: Other models are loading already.
+            ArrStreamError: The keyframe models cannot be loaded; the settings stay as they are.
         """
         grid = Grid.for_size(self._size_wh, max_pixels=settings.grid.max_pixels)
         budget_tokens(settings.selection.budget, grid.cells)
-        with self._lock:
-            loads = maker_values(settings) != maker_values(self.settings)
-            if loads and self._loading:
-                raise InvalidSetting(
-                    "other keyframe models are loading and wait for the next frame", remedy="change it after that"
-                )
-            self._loading |= loads
-            self.settings = now = with_maker_values(settings, self.settings)
-        self._commands.put(lambda: self._take(now))
-        if loads:
-            threading.Thread(target=self._load, args=(settings,), name="arr-stream-change", daemon=True).start()
+        if maker_values(settings) != maker_values(self.settings):
+            self._load(settings)
+            return
+        with self._turn:
+            self.settings = settings
+            self.pipeline.configure(settings)
+            self._adapt()
 
     def __iter__(self) -> Iterator[PatchSet]:
         noted = 0
         try:
             for frame in itertools.islice(self._frames(), self._max_frames):
-                if frame.size_wh != self._size_wh:
-                    # The pipeline does the same with its own queries.
-                    self.queries = resized_queries(self.queries, self._size_wh, frame.size_wh)
-                self.frame = frame
                 started = time.monotonic()
-                notices = self._obey()
-                with _TURNS:
+                with _TURNS, self._turn:
+                    if frame.size_wh != self._size_wh:
+                        # The pipeline does the same with its own queries.
+                        self.queries = resized_queries(self.queries, self._size_wh, frame.size_wh)
+                    self.frame = frame
                     patches = self.pipeline.step(frame)
-                quality = self._governor.step
-                yield replace(patches, quality=quality, notices=(*notices, *patches.notices))
+                notices, self._untold = (*self._untold, *patches.notices), []
+                yield replace(patches, quality=self._governor.step, notices=notices)
                 if self.settings.live.adapt:
                     now = time.monotonic()
                     self._govern(now, now - started, self.dropped - noted)
@@ -168,11 +157,8 @@ class LiveStream(Stream):
         self._closing.set()
         # Close the source first: it wakes a reader that waits for a frame.
         self.source.close()
-        with self._lock:
-            coming, self._coming = self._coming, None
-        if coming is not None:
-            coming.close()
-        super().close()
+        with self._turn:
+            super().close()
 
     @property
     def _size_wh(self) -> tuple[int, int]:
@@ -184,7 +170,9 @@ class LiveStream(Stream):
         self._reader = LiveReader(self.source.frames(), room)
         for frame in self._reader:
             self.dropped = self._reader.dropped
-            self._check_models()
+            if not self._models_ready and isinstance(self._provider, KeyframeWorkers | Lease):
+                # Raises the error of a model that could not be loaded.
+                self._models_ready = self._provider.wait_ready(0.0)
             if not self.paused:
                 yield frame
 
@@ -193,21 +181,6 @@ class LiveStream(Stream):
             return super()._make_provider(settings)
         fetch_weights(settings)
         return self._pool.lease(settings)
-
-    def _check_models(self) -> None:
-        """Raise the error of the keyframe models' loading, if there is one."""
-        if not self._models_ready and isinstance(self._provider, KeyframeWorkers | Lease):
-            self._models_ready = self._provider.wait_ready(0.0)
-
-    def _obey(self) -> tuple[str, ...]:
-        """Run the pending commands; return a line for each failed one, and for an earlier change of quality."""
-        while not self._commands.empty():
-            try:
-                self._commands.get()()
-            except ArrStreamError as exc:
-                self._untold.append(str(exc))
-        said, self._untold = self._untold, []
-        return tuple(said)
 
     def _govern(self, now_seconds: float, busy_seconds: float, dropped: int) -> None:
         before = self._governor.step
@@ -224,44 +197,20 @@ class LiveStream(Stream):
         quality = self._governor.quality
         self.pipeline.adapt(interval_factor=quality.interval_factor, flow_reduction=quality.flow_reduction)
 
-    def _take(self, settings: Settings) -> None:
-        self.pipeline.configure(settings)
-        self._adapt()
-
     def _load(self, settings: Settings) -> None:
-        """Load the keyframe models of these settings while the stream runs, then switch over between two frames."""
-        provider: KeyframeProvider | None = None
+        """Load the keyframe models of these settings, then switch over between two frames."""
+        unused = provider = self._make_provider(settings)
         try:
-            provider = self._make_provider(settings)
             pipeline = self._make_pipeline(settings, provider)
             while isinstance(provider, KeyframeWorkers | Lease) and not provider.wait_ready(0.2):
                 if self._closing.is_set():
-                    break
-        except Exception as exc:
-            if provider is not None:
-                provider.close()
-            self._loading = False
-            if self._on_notice is not None:
-                self._on_notice(f"settings were not changed: {exc}")
-            return
-
-        def change_over() -> None:
-            with self._lock:
-                if self._coming is None:
                     return
-                self._coming, self._loading = None, False
-                self.settings = with_maker_values(self.settings, settings)
-            former, self._provider = self._provider, provider
-            self.pipeline = pipeline
-            pipeline.ask(self.queries)
-            self._take(self.settings)
-            if former is not None:
-                former.close()
-
-        with self._lock:
-            closed = self._closing.is_set()
-            self._coming = None if closed else provider
-        if closed:
-            provider.close()
-        else:
-            self._commands.put(change_over)
+            with self._turn:
+                if not self._closing.is_set():
+                    assert self._provider is not None
+                    unused, self._provider = self._provider, provider
+                    self.pipeline, self.settings = pipeline, settings
+                    pipeline.ask(self.queries)
+                    self._adapt()
+        finally:
+            unused.close()

@@ -143,6 +143,7 @@ class StreamRunner:
         self._stop = threading.Event()
         self._again = threading.Event()
         self._lock = threading.RLock()
+        self._configuring = threading.Lock()
         self._thread = threading.Thread(target=self._work, name=f"arr-stream-{id}", daemon=True)
 
     def start(self) -> None:
@@ -277,15 +278,18 @@ class StreamRunner:
             preset: Name of that preset.
 
         Raises:
-            SettingsError, BudgetError: See `arr_stream.errors`; the settings stay unchanged.
+            ArrStreamError: An invalid value, or keyframe models that cannot be loaded; the settings stay unchanged.
         """
-        with self._lock:
+        with self._configuring:
             settings = (base or self.settings).with_values(values)
-            if self._stream is not None:
-                self._stream.configure(settings)
-            else:
-                budget_tokens(settings.selection.budget, 1 << 30)
-            self._settings = settings
+            with self._lock:
+                stream = self._stream
+                if stream is None:
+                    budget_tokens(settings.selection.budget, 1 << 30)
+                    self._settings = settings
+            if stream is not None:
+                # Outside of the lock, since keyframe models may have to be loaded.
+                stream.configure(settings)
             if base is not None:
                 self._preset = preset
         self.tell_state()
@@ -423,15 +427,14 @@ class StreamRunner:
         from arr_stream.sources.live import Interrupt
 
         with self._lock:
-            settings, queries = self._settings, self._queries
             self._source, self._opening = None, Interrupt()
             if self._stop.is_set():
                 self._opening.set()
-        source = self._opener(settings, self._on_source, self._opening)
+        source = self._opener(self._settings, self._on_source, self._opening)
         with self._lock:
             self._source = source
-        queries = _fitting(queries, source)
-        return LiveStream(source, settings, queries, pool=self._parts.pool, on_notice=self.publisher.notice)
+            settings, queries = self._settings, _fitting(self._queries, source)
+        return LiveStream(source, settings, queries, pool=self._parts.pool)
 
     def _begin(self, stream: LiveStream) -> bool:
         """Apply the changes since the source began to open; return False if the runner was closed meanwhile."""
