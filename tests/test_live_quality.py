@@ -30,14 +30,13 @@ def test_is_lowered_step_by_step_under_load_and_restored_after(strain: dict[str,
     clock = Clock()
     lowered = clock.run(30, **strain)  # type: ignore[arg-type]
     assert lowered == [1, 2, 3, 4]
-    assert clock.run(120, load=0.3) == [3, 2, 1, 0]
-    assert clock.run(20, load=0.3) == []
+    assert clock.run(140, load=0.3) == [3, 2, 1, 0]
+    assert clock.run(40, load=0.3) == []
 
 
-def test_does_not_swing_where_each_restoring_brings_back_the_load() -> None:
+def test_changes_at_most_twice_in_half_a_minute_where_each_restoring_brings_back_the_load() -> None:
     clock = Clock()
     changes = sum(len(clock.run(1, load=1.0 if clock.governor.step == 0 else 0.4)) for _ in range(600))
-    # Without patience that grows, it would change every seven seconds: 85 times and more.
     assert 4 <= changes <= 40
 
 

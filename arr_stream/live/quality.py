@@ -11,18 +11,13 @@ _OVERLOADED = 0.92
 _RELAXED = 0.6
 _MOST_DROPPED = 0.08
 _LOWER_AFTER_WINDOWS = 2
-_RAISE_AFTER_WINDOWS = 5
-_LONGEST_PATIENCE_WINDOWS = 60
+_RAISE_AFTER_WINDOWS = 30
+"""Long, since a raise may bring the overload back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Savings of one step.
-
-    Args:
-        interval_factor: Factor on the interval of periodic keyframes.
-        flow_reduction: Factor by which the pictures for optical flow are smaller.
-    """
+    """Savings of one step: factors on the interval of keyframes, and by which pictures for optical flow are smaller."""
 
     interval_factor: int = 1
     flow_reduction: int = 1
@@ -33,10 +28,7 @@ STEPS = (Quality(), Quality(2), Quality(4), Quality(4, 2), Quality(4, 4))
 
 
 class Governor:
-    """Controller of the quality step, driven by the load of the frame loop.
-
-    Two overloaded windows lower quality by a step, five relaxed ones raise it. After a raise that has to be undone, the
-    next one waits twice as long, so that quality does not oscillate.
+    """Controller of the quality step: two overloaded windows in a row lower quality, thirty relaxed ones raise it.
 
     Attributes:
         step: Index into `STEPS`.
@@ -46,12 +38,7 @@ class Governor:
         self.step = 0
         self._window_start: float | None = None
         self._busy_seconds = 0.0
-        self._frames = 0
-        self._dropped = 0
-        self._overloaded = 0
-        self._relaxed = 0
-        self._patience = _RAISE_AFTER_WINDOWS
-        self._windows_since_raise: int | None = None
+        self._frames = self._dropped = self._overloaded = self._relaxed = 0
 
     @property
     def quality(self) -> Quality:
@@ -74,27 +61,15 @@ class Governor:
         if elapsed < WINDOW_SECONDS:
             return False
         load = self._busy_seconds / elapsed
-        missed = self._dropped / (self._frames + self._dropped)
+        overloaded = load > _OVERLOADED or self._dropped / (self._frames + self._dropped) > _MOST_DROPPED
         self._window_start, self._busy_seconds, self._frames, self._dropped = now_seconds, 0.0, 0, 0
-        return self._judge(overloaded=load > _OVERLOADED or missed > _MOST_DROPPED, relaxed=load < _RELAXED)
-
-    def _judge(self, *, overloaded: bool, relaxed: bool) -> bool:
         self._overloaded = self._overloaded + 1 if overloaded else 0
-        self._relaxed = self._relaxed + 1 if relaxed and not overloaded else 0
-        if self._windows_since_raise is not None:
-            self._windows_since_raise += 1
-        if self._overloaded >= _LOWER_AFTER_WINDOWS and self.step < len(STEPS) - 1:
-            self._lower()
-            return True
-        if self._relaxed >= self._patience and self.step > 0:
-            self.step -= 1
-            self._relaxed = self._windows_since_raise = 0
-            return True
-        return False
-
-    def _lower(self) -> None:
-        too_early = self._windows_since_raise is not None and self._windows_since_raise < 2 * self._patience
-        self._patience = min(2 * self._patience, _LONGEST_PATIENCE_WINDOWS) if too_early else _RAISE_AFTER_WINDOWS
-        self._windows_since_raise = None
-        self._overloaded = 0
-        self.step += 1
+        self._relaxed = self._relaxed + 1 if load < _RELAXED and not overloaded else 0
+        before = self.step
+        if self._overloaded >= _LOWER_AFTER_WINDOWS:
+            self.step = min(self.step + 1, len(STEPS) - 1)
+        elif self._relaxed >= _RAISE_AFTER_WINDOWS:
+            self.step = max(self.step - 1, 0)
+        if self.step != before:
+            self._overloaded = self._relaxed = 0
+        return self.step != before
