@@ -50,8 +50,8 @@ AGAIN = [0.9, 0.1, 0.9, 0.1]
         pytest.param("relevance > 0.6 for 2s", HELD, {"fps": 20.0}, [], id="at any frame rate"),
         pytest.param("relevance > 0.6 for 0.5s", HELD, {}, [6], id="in fractions of a second"),
         pytest.param("relevance > 0.6 for 1s", [0.9] * 8 + HELD[:21], {}, [19], id="one false frame starts it anew"),
-        pytest.param("relevance > 0.6 for 1s", [0.9] * 5 + [None] * 40 + [0.9] * 15, {}, [55], id="so does a silence"),
-        pytest.param("relevance > 0.6 for 10s", [0.9] * 8, {"fps": 0.2}, [2], id="steady slow frames are no silence"),
+        pytest.param("relevance > 0.6 for 1s", [0.9] * 5 + [None] * 120 + [0.9] * 15, {}, [135], id="so does a gap"),
+        pytest.param("relevance > 0.6 for 10s", [0.9] * 8, {"fps": 0.2}, [2], id="slow frames are no gap"),
         pytest.param(
             "relevance > 0.6", AGAIN + [0.9] * 30, {"cooldown": 1.0}, [0, 10], id="what is still true is told"
         ),

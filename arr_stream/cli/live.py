@@ -77,7 +77,7 @@ def stream(
         Outputs(output, patches, report, force, settings.video.view, live=True),
         plan=plan,
         rules=options.alert_rules(when, settings, queries, answers=plan is not None),
-        webhooks=options.make_webhooks(post),
+        post=post or (),
         headless=headless,
         duration=duration,
         max_frames=max_frames,

@@ -15,9 +15,8 @@ from arr_stream.cli.models import fetch_needed
 from arr_stream.cli.options import without_skipping
 from arr_stream.cli.running import Figures, Outputs, counts, finish, make_watcher, run_told, stop_on_signals, wrote
 from arr_stream.config import Settings
-from arr_stream.live.alerts import Alerts
+from arr_stream.live.alerts import Alert, Alerts, Webhook
 from arr_stream.live.live_stream import LiveStream
-from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.live.window import Feed, LiveWindow
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query
@@ -40,7 +39,7 @@ def run_live(
     *,
     plan: Plan | None,
     rules: Sequence[str],
-    webhooks: Sequence[Webhook],
+    post: Sequence[str],
     headless: bool,
     duration: float | None,
     max_frames: int | None,
@@ -52,6 +51,7 @@ def run_live(
         ArrStreamError: An error prevented the run or ended it early.
     """
     prepare_for_live()
+    webhooks = [Webhook(address) for address in post]
     write.check(source.removeprefix("loop:"))
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:

@@ -13,7 +13,6 @@ from arr_stream.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
-    from arr_stream.live.webhook import Webhook
     from arr_stream.relevance.query import Query as AnyQuery
     from arr_stream.vlm.watcher import Plan
 
@@ -171,10 +170,3 @@ def alert_rules(
                 remedy="use words of docs/queries.md; objects need a detector, other words --preset plain_words",
             )
     return tuple(dict.fromkeys(rule.text for rule in rules))
-
-
-def make_webhooks(post: Sequence[str] | None) -> list[Webhook]:
-    """Return a new webhook for each address; raises `InvalidSetting` for a malformed one."""
-    from arr_stream.live.webhook import Webhook
-
-    return [Webhook(address) for address in post or ()]

@@ -85,6 +85,7 @@ def serve(
         raise InvalidSetting("--token is empty", remedy="give at least 8 characters, or leave it out")
 
     from arr_stream.cli.running import stop_on_signals
+    from arr_stream.live.alerts import Webhook
     from arr_stream.live.publishing import EventHub
     from arr_stream.live.registry import LiveStreams
     from arr_stream.live.runner import RunnerParts
@@ -110,7 +111,8 @@ def serve(
     )
     hub = EventHub()
     rules = options.alert_rules(when, settings, [parse_text(text) for text in query])
-    options.make_webhooks(post)
+    for address in post or ():
+        Webhook(address)  # checks it
     names = allow_host or ()
     make_access(host, token=token, names=names)
     if len(sources) > settings.live.max_streams:
@@ -126,7 +128,7 @@ def serve(
             hub,
             rules=rules,
             make_session=sessions.make,
-            make_webhooks=partial(options.make_webhooks, post),
+            post=post or (),
         )
         streams = LiveStreams(settings, presets=loaded.by_name, parts=parts, most_streams=settings.live.max_streams)
         stack.callback(streams.close)

@@ -1,4 +1,4 @@
-"""Alerts: rules that are checked on every frame of a stream, one threshold each.
+"""Alerts: rules that are checked on every frame of a stream, one threshold each, and the webhooks that they go to.
 
 relevance > 0.6 for 2s          the highest score of any query
 relevance[1] < 0.1 for 10s      the score of one query, the first being 0
@@ -8,17 +8,26 @@ answer contains "a dog"         text in an answer of the model
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import http.client
+import json
 import math
+import queue
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from arr_stream.consumer import Outcome
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.webhook import Alert, Notice, Webhook
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import Frame
+
+Notice = Callable[[str], None]
 
 LONGEST_RULE = 500
 LONGEST_TEXT = 4096
@@ -34,8 +43,13 @@ _MOVES = 0.1
 of 8 levels at 640x360) stays below it everywhere, and a square of 3.5% of the picture counts as 2% of it at 4 pixels a
 frame and as 5% at 8."""
 _SHOWN = 200
-_GAP_SECONDS = 2.0
-_GAP_STEPS = 4.0
+_GAP_SECONDS = 10.0
+"""Longest gap between two frames over which a condition is taken to hold."""
+
+_WAITING = 16
+_SEND_SECONDS = 10.0
+_END_SECONDS = 3.0
+"""Time for the alerts that wait when the stream ends."""
 
 _RULE = re.compile(
     r"""answer\s+contains\s+(?P<quote>["'])(?P<text>(?:(?!(?P=quote)).)+)(?P=quote)
@@ -109,17 +123,16 @@ class RuleWatch:
         self._since: float | None = None
         self._armed = True
         self._fired_seconds = -math.inf
-        self._last_seconds: float | None = None
-        self._step_seconds = math.inf
+        self._last_seconds = math.inf
 
     def update(self, patches: PatchSet) -> str | None:
         """Check the next frame; return a line that describes the event if the rule fires, else None."""
         now = patches.pts_seconds
-        self._restart_after_gap(now)
         seen = self.rule.seen(patches)
+        step, self._last_seconds = now - self._last_seconds, now
         if seen is None:
             self._since = None
-        elif self._since is None:
+        elif self._since is None or not 0 <= step <= _GAP_SECONDS:
             self._since = now
         # Sums of frame times miss round numbers by a rounding error.
         if self._since is None or now - self._since < self.rule.seconds - 1e-6:
@@ -129,15 +142,6 @@ class RuleWatch:
             return None
         self._armed, self._fired_seconds = False, now
         return seen
-
-    def _restart_after_gap(self, now: float) -> None:
-        """Restart the duration after an unusually long gap without frames: the condition is unknown in between."""
-        if self._last_seconds is not None:
-            step = now - self._last_seconds
-            if step < 0 or step > max(_GAP_SECONDS, _GAP_STEPS * self._step_seconds):
-                self._since = None
-            self._step_seconds = max(step, 0.0)
-        self._last_seconds = now
 
 
 def parse_rule(text: str) -> Rule:
@@ -165,6 +169,79 @@ def parse_rule(text: str) -> Rule:
         raise InvalidSetting(f"rule {shown!r}: {seconds:g} s is too long", remedy=f"at most {_LONGEST_SECONDS} s")
     query = None if found["query"] is None else int(found["query"])
     return Rule(text, field, query, above, limit, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A rule that has fired on a frame of a stream; `message` describes the event in one line."""
+
+    rule: str
+    message: str
+    frame_index: int
+    pts_seconds: float
+    made_unix: float
+    stream: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return the alert as plain JSON values."""
+        return asdict(self) | {"pts_seconds": round(self.pts_seconds, 6), "made_unix": round(self.made_unix, 3)}
+
+
+class Webhook:
+    """Http or https address that receives each alert, as `Alert.record`, by POST from a thread; at most 16 wait.
+
+    Redirects are not followed, and the environment's proxy is not used. User and password in the address are sent as
+    basic authentication. Notices name the host alone, since addresses of hooks are secrets.
+
+    Raises:
+        InvalidSetting: Another kind of address, or a malformed one.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._parts = parts = _checked(url)
+        self.name = f"POST to {parts.netloc.rpartition('@')[2]}"
+        self._headers = {"Content-Type": "application/json", "User-Agent": "arr-stream"}
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        self._waiting: queue.SimpleQueue[tuple[Alert, Notice] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def send(self, alert: Alert, notice: Notice) -> None:
+        """Queue an alert and return at once; `notice` is called from another thread with a failure."""
+        if self._waiting.qsize() >= _WAITING:
+            notice(f"{self.name}: alerts come faster than they can be sent; one was dropped")
+            return
+        self._waiting.put((alert, notice))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="arr-stream-webhook", daemon=True)
+            self._thread.start()
+
+    def close(self) -> bool:
+        """End after the alerts that wait; return False if that takes more than 3 s."""
+        self._waiting.put(None)
+        if self._thread is None:
+            return True
+        self._thread.join(_END_SECONDS)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        for alert, notice in iter(self._waiting.get, None):
+            if fault := self._post(alert):
+                notice(f"{self.name}: {fault}")
+
+    def _post(self, alert: Alert) -> str | None:
+        """Send an alert; return the fault, None without one."""
+        parts = self._parts
+        connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        try:
+            with contextlib.closing(connect(parts.hostname or "", parts.port, timeout=_SEND_SECONDS)) as connection:
+                connection.request("POST", target, json.dumps(alert.record()), self._headers)
+                status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as exc:
+            return str(getattr(exc, "strerror", None) or type(exc).__name__).lower()
+        return None if 200 <= status < 300 else f"answered with {status}"
 
 
 class Alerts:
@@ -210,12 +287,26 @@ class Alerts:
             self._on_alert(alert)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Give the messages that wait some seconds, then end the webhooks' threads."""
+        """End the webhooks."""
         for webhook in self._webhooks:
-            webhook.close()
+            if not webhook.close():
+                self._on_notice(f"{webhook.name}: the stream ended before all alerts were sent")
 
     def _follow_rules(self) -> None:
         rules = tuple(dict.fromkeys(self._rules))
         if rules != tuple(self._watches):
             before = self._watches
             self._watches = {rule: before.get(rule) or RuleWatch(parse_rule(rule)) for rule in rules}
+
+
+def _checked(url: str) -> SplitResult:
+    """Return the parts of an http or https address; raise `InvalidSetting` for any other text."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        whole = parts.hostname and (parts.port or True) and url.isascii() and not re.search(r"[\x00-\x20\x7f]", url)
+        if whole and parts.scheme in ("http", "https"):
+            return parts
+    raise InvalidSetting(
+        "alerts cannot be sent there: not an http or https address with a host",
+        remedy="write such as http://127.0.0.1:8000/alerts",
+    )

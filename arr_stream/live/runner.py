@@ -25,11 +25,10 @@ from arr_stream.errors import (
     WeightsInvalid,
 )
 from arr_stream.keyframes.worker import WorkerPool
-from arr_stream.live.alerts import Alerts, parse_rule
+from arr_stream.live.alerts import Alert, Alerts, Webhook, parse_rule
 from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.pictures import PictureRoom, Watching
 from arr_stream.live.publishing import EventHub, Publisher
-from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, parse_text
@@ -77,14 +76,14 @@ class RunnerParts:
     Args:
         rules: Alert rules that each stream starts with.
         make_session: Creates the model's session; None without a model.
-        make_webhooks: Creates the webhooks that get the alerts of one run of a stream.
+        post: Addresses that get the alerts; see `Webhook`.
     """
 
     hub: EventHub
     pool: WorkerPool = field(default_factory=WorkerPool)
     rules: Sequence[str] = ()
     make_session: Callable[[Settings], ModelSession] | None = None
-    make_webhooks: Callable[[], Sequence[Webhook]] = tuple
+    post: Sequence[str] = ()
 
 
 class StreamRunner:
@@ -462,7 +461,7 @@ class StreamRunner:
         return Alerts(
             self.rules,
             stream_name=self.name,
-            webhooks=self._parts.make_webhooks(),
+            webhooks=[Webhook(address) for address in self._parts.post],
             on_alert=on_alert,
             on_notice=self.publisher.notice,
         )

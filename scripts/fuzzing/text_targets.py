@@ -124,8 +124,7 @@ class _Patches(SimpleNamespace):
 def _open_rules(scratch: Path) -> Run:
     import numpy as np
 
-    from arr_stream.live.alerts import RuleWatch, parse_rule
-    from arr_stream.live.webhook import Webhook
+    from arr_stream.live.alerts import RuleWatch, Webhook, parse_rule
 
     moving = SimpleNamespace(plane=lambda name: np.zeros((4, 4), np.float32))
     seen = _Patches(
