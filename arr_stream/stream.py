@@ -11,31 +11,26 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-
-import numpy as np
 
 from arr_stream import weights
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, SourceDamaged
 from arr_stream.extras import needed_by
-from arr_stream.keyframes.base import KeyframePart, PartName, TextEncoder
+from arr_stream.keyframes.base import TextEncoder
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import (
     CountedKeyframes,
-    KeyframeFailure,
     KeyframeGenerator,
     KeyframeProvider,
-    KeyframeRequest,
     KeyframeTally,
     make_generator,
     needed_weights,
 )
-from arr_stream.keyframes.worker import KeyframeWorkers
-from arr_stream.live_reader import LiveReader, PacedReader
 from arr_stream.motion.device import Device, HostDevice
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
@@ -59,20 +54,6 @@ if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
 
 _MOST_NAMED = 8
-_READY_SECONDS = 60.0
-"""Seconds that real time waits for the keyframe models before the first frame."""
-
-
-class _NoKeyframes:
-    """Provider that is always busy."""
-
-    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        return ()
-
-    def collect(self) -> list[KeyframePart | KeyframeFailure]:
-        return []
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,12 +76,9 @@ class Models:
 
 
 class Stream:
-    """Frames of a source with the cells chosen on each.
+    """Frames of a source with the cells chosen on each; `LiveStream` is the one for live sources.
 
-    Offline, every frame is processed, and keyframe results arrive at fixed frames: the same input gives the same
-    output.
-    In real time, the source plays at its own speed, older frames are dropped for the newest one, and a worker generates
-    keyframes in parallel.
+    Every frame is processed, and keyframe results arrive at fixed frames: the same input gives the same output.
 
     Args:
         source: Source of the frames; closed with the stream.
@@ -108,19 +86,21 @@ class Stream:
         queries: The queries.
         gaze_csv: Gaze samples for channel 39.
         gaze: Other source of gaze samples, such as a pointer.
-        realtime: Play at the source's own speed.
         start_seconds, end_seconds: Range of the source that is read, for the outputs.
-        models: Loaded models for these settings; offline only.
+        models: Loaded models for these settings.
         reading: Range of frames that the source yields, for the records; None for all.
 
     Attributes:
         frame: The frame of the last patch set.
-        dropped: Frames dropped in real time.
+        realtime: Frames are dropped when processing is too slow.
+        dropped: Number of these frames.
         last: True on the last frame; known only if `look_ahead` was set before iterating, which makes every frame wait
             for the next one to be read.
         keyframe_tally: Successes and failures of the parts of keyframes; a part that failed on all of them is an error
             after the last frame.
     """
+
+    realtime = False
 
     def __init__(
         self,
@@ -130,7 +110,6 @@ class Stream:
         *,
         gaze_csv: str | Path | None = None,
         gaze: GazeSource | None = None,
-        realtime: bool = False,
         start_seconds: float = 0.0,
         end_seconds: float | None = None,
         models: Models | None = None,
@@ -144,18 +123,16 @@ class Stream:
         self.end_seconds = end_seconds
         self.settings = settings
         self.queries = tuple(queries)
-        self.realtime = realtime
         self.frame: Frame | None = None
         self.dropped = 0
         self.look_ahead = False
         self.last = False
         self.keyframe_tally = KeyframeTally()
-        self._reader: LiveReader | None = None
         self._provider: KeyframeProvider | None = None
         try:
             self._check_queries()
             self._gaze = load_gaze(gaze_csv) if gaze_csv is not None else gaze
-            # Workers load their models while this process loads the text encoder.
+            # First: a live stream's workers load their models while this process loads the text encoder.
             self._provider = self._make_provider(settings)
             self.pipeline = self._make_pipeline(settings, self._provider)
         except BaseException:
@@ -226,7 +203,8 @@ class Stream:
 
     def __iter__(self) -> Iterator[PatchSet]:
         try:
-            frames = _with_last(self._frames()) if self.look_ahead else ((frame, False) for frame in self._frames())
+            source = self.source.frames()
+            frames = _with_last(source) if self.look_ahead else zip(source, repeat(False))
             for self.frame, self.last in frames:
                 yield self.pipeline.step(self.frame)
             self.keyframe_tally.require_all()
@@ -235,8 +213,6 @@ class Stream:
 
     def close(self) -> None:
         """End threads, processes and files; safe to call again."""
-        if self._reader is not None:
-            self._reader.close()
         if self._provider is not None:
             self._provider.close()
         self.source.close()
@@ -263,8 +239,6 @@ class Stream:
     def _make_provider(self, settings: Settings) -> KeyframeProvider:
         if self._models is None:
             fetch_weights(settings)
-            if self.realtime:
-                return KeyframeWorkers(settings)
         generator = self._models.generator if self._models is not None else make_generator(settings)
         # Pictures in a folder need not show one scene.
         return make_provider(generator, settings.keyframes, follow=self.source.info.kind != "images")
@@ -281,26 +255,6 @@ class Stream:
             clock=time.perf_counter,
             device=make_device(settings),
         )
-
-    def _warm_up(self) -> None:
-        """Process two synthetic frames: libraries load and allocate at first use, which must not delay a live frame."""
-        width, height = self.source.info.size_wh
-        noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-        pipeline = Pipeline(self.settings, _NoKeyframes(), self.queries, device=make_device(self.settings))
-        for index in range(2):
-            pipeline.step(Frame(index, float(index), noise))
-
-    def _frames(self) -> Iterator[Frame]:
-        if not self.realtime:
-            yield from self.source.frames()
-            return
-        if isinstance(self._provider, KeyframeWorkers):
-            self._provider.wait_ready(_READY_SECONDS)
-        self._warm_up()
-        self._reader = PacedReader(self.source.frames())
-        for frame in self._reader:
-            self.dropped = self._reader.dropped
-            yield frame
 
 
 def make_device(settings: Settings) -> Device:
@@ -358,7 +312,6 @@ def open(
     budget_per_second: float | None = None,
     settings: Settings | None = None,
     gaze_csv: str | Path | None = None,
-    realtime: bool = False,
     video_stream: int | None = None,
     start_seconds: float | None = None,
     end_seconds: float | None = None,
@@ -380,7 +333,6 @@ def open(
         budget_per_second: Tokens a second, spent on frames with change; `budget` is then the most of a frame.
         settings: All other settings; `Settings.load(preset)` reads a preset.
         gaze_csv: Gaze samples (`pts_seconds,x,y`).
-        realtime: Play at the source's own speed, dropping frames if processing is too slow.
         video_stream, start_seconds, end_seconds, stride, max_frames: Range of frames to read; `stride` overrides the
             settings.
         models: Loaded models, by `Models.load(settings)`; for many sources one after the other.
@@ -436,7 +388,6 @@ def open(
         settings,
         [*asked, *queries],
         gaze_csv=gaze_csv,
-        realtime=realtime,
         start_seconds=start_seconds or 0.0,
         end_seconds=end_seconds,
         models=models,

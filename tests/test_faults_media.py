@@ -15,11 +15,13 @@ import pytest
 
 import arr_stream
 from arr_stream.config import Settings
+from arr_stream.live.live_stream import LiveStream
 from arr_stream.outputs import annotated_video, records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.run import run
 from arr_stream.sources import open_source
+from arr_stream.sources.live import open_live
 from arr_stream.types import ByteArray
 from tests.fault_helpers import decoded
 from tests.media import moving_frames, write_video
@@ -178,7 +180,7 @@ def test_the_wall_clock_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(time, "time", lambda: true_time() + next(leaps))
     began = time.monotonic()
     seen: list[PatchSet] = []
-    stream = arr_stream.open(source, settings=SETTINGS, realtime=True)
+    stream = LiveStream(open_live(str(source), SETTINGS), SETTINGS)
     result = run(stream, [annotated_video(stream, tmp_path / "out.mp4")], on_frame=seen.append)
     assert result.error is None and result.frames + result.dropped == 15
     assert all(0.0 <= ms < 60_000 for patches in seen for ms in patches.latency_ms.values())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFrame
+from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFrame, SourceDamaged
 from arr_stream.keyframes.worker import WorkerPool
-from arr_stream.live.live_stream import LiveStream
+from arr_stream.live.live_stream import LiveReader, LiveStream
 from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
@@ -20,7 +21,7 @@ from arr_stream.run import RunResult, run
 from arr_stream.sources.live import open_live
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import Frame
-from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, jpeg, no_thread_left, wait_until
+from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, jpeg, no_thread_left, picture, wait_until
 from tests.live_fakes import pool as pool
 
 
@@ -202,6 +203,18 @@ def test_the_newest_frame_wins_and_what_is_dropped_is_counted(pool: WorkerPool) 
     assert max(slow.ages[3:]) < 1.0
 
 
+def test_an_error_of_the_source_arrives_after_its_frames() -> None:
+    def breaking() -> Iterator[Frame]:
+        yield Frame(0, 0.0, picture())
+        raise SourceDamaged("cut", frames_read=1)
+
+    with closing(LiveReader(breaking())) as reader, pytest.raises(SourceDamaged):
+        taken = []
+        for frame in reader:
+            taken.append(frame.index)
+    assert taken == [0]
+
+
 def test_quality_follows_the_load_and_the_records_tell(
     pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +222,8 @@ def test_quality_follows_the_load_and_the_records_tell(
     path = tmp_path / "out.jsonl"
     result, _ = slowly(pool, Slow(0.06), 25, path)
     assert result.error is None
-    _, frames, end = read_records(path)
+    header, frames, end = read_records(path)
+    assert header.provenance is not None and header.provenance.realtime and all(frame.latency_ms for frame in frames)
     steps = [frame.quality for frame in frames]
     assert steps[0] == 0 and steps[-1] >= 1 and steps == sorted(steps)
     notices = [notice for frame in frames for notice in frame.notices if "quality" in notice]

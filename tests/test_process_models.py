@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import arr_stream
 from arr_stream.config import Settings
+from arr_stream.live.live_stream import LiveStream
 from arr_stream.records.json_lines import read_records
+from arr_stream.relevance.query import parse_text
+from arr_stream.sources.live import open_live
 from arr_stream.weights import shipped_folder
 from benchmarks.scenes.shapes import moving_scene
 from tests.conftest import Run
@@ -110,7 +112,8 @@ def test_in_real_time_the_model_answers_from_beside(tmp_path: Path) -> None:
     long = tmp_path / "long.mp4"
     write_video(long, [scene.rgb for scene in moving_scene(np.random.default_rng(SEED), (640, 360), 75)])
     settings = Settings().with_values({"keyframes.embeddings": "clip", "keyframes.text": "none"})
-    with arr_stream.open(long, "red circle", budget=20, settings=settings, realtime=True) as stream:
+    settings = settings.with_values({"selection.budget": "20"})
+    with LiveStream(open_live(str(long), settings), settings, [parse_text("red circle")]) as stream:
         found = [("embedding" in patches.parts, patches.query_scores[0]) for patches in stream]
     assert any(arrived for arrived, _ in found)
     assert max(score for _, score in found) > 0.3

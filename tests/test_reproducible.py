@@ -148,16 +148,6 @@ class TestTimings:
         path = recorded(tmp_path / "r.jsonl", clip, {"records.timings": setting}, max_frames=3)
         assert [bool(frame.latency_ms) for frame in read_records(path)[1]] == [written] * 3
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("setting", "written"), [("auto", True), ("off", False)])
-    def test_in_real_time_they_are_wanted_unless_told_otherwise(
-        self, clip: Path, tmp_path: Path, setting: str, written: bool
-    ) -> None:
-        path = recorded(tmp_path / "r.jsonl", clip, {"records.timings": setting}, realtime=True, max_frames=3)
-        header, frames, _ = read_records(path)
-        assert header.provenance is not None and header.provenance.realtime
-        assert frames and all(bool(frame.latency_ms) is written for frame in frames)
-
     def test_without_them_a_models_times_are_null(self, tmp_path: Path) -> None:
         from arr_stream.records.json_lines import Records
 

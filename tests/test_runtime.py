@@ -12,8 +12,7 @@ import pytest
 import arr_stream
 from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, Outcome
-from arr_stream.errors import ConsumerFailed, DiskFull, SourceDamaged
-from arr_stream.live_reader import PacedReader
+from arr_stream.errors import ConsumerFailed, DiskFull
 from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
@@ -99,7 +98,8 @@ def test_what_finds_no_room_in_the_background_is_left_out_and_told_of_where_that
 
     waiting = Waiting()
     background = BackgroundConsumer(waiting, depth=3, drops_for="out.mp4")
-    for frame in _frames(20):
+    for index in range(20):
+        frame = Frame(index, index / 50, np.zeros((2, 2, 3), np.uint8))
         background.consume(frame, choose(frame))
     assert background.dropped in (16, 17)
     may_go.set()
@@ -131,71 +131,6 @@ def test_keyboard_interrupt_closes_consumers(clip: Path, tmp_path: Path) -> None
     end = read_records(tmp_path / "r.jsonl")[2]
     assert end is not None
     assert (end.frames, end.reason) == (3, "interrupted")
-
-
-def _frames(count: int, step_seconds: float = 0.02):
-    for index in range(count):
-        yield Frame(index, index * step_seconds, np.zeros((2, 2, 3), np.uint8))
-
-
-def test_a_paced_source_keeps_its_own_speed() -> None:
-    start = time.monotonic()
-    reader = PacedReader(_frames(11))
-    taken = [frame.index for frame in reader]
-    reader.close()
-    assert taken[-1] == 10
-    assert time.monotonic() - start >= 0.2
-    assert len(taken) + reader.dropped == 11
-
-
-def test_the_newest_frame_wins_when_the_taker_is_slow() -> None:
-    reader = PacedReader(_frames(40))
-    taken = []
-    for frame in reader:
-        taken.append(frame.index)
-        time.sleep(0.1)
-    reader.close()
-    assert reader.dropped > 20
-    assert len(taken) + reader.dropped == 40
-    assert taken == sorted(taken)
-
-
-def test_an_error_of_the_source_arrives_after_its_frames() -> None:
-    def breaking():
-        yield from _frames(3)
-        raise SourceDamaged("cut", frames_read=3)
-
-    reader = PacedReader(breaking())
-    taken = []
-    with pytest.raises(SourceDamaged):
-        for frame in reader:
-            taken.append(frame.index)
-    reader.close()
-    assert taken[-1] == 2
-
-
-def test_closing_a_paced_reader_ends_a_long_wait() -> None:
-    reader = PacedReader(_frames(3, step_seconds=60))
-    assert next(iter(reader)).index == 0
-    start = time.monotonic()
-    reader.close()
-    assert time.monotonic() - start < 2
-
-
-def test_realtime_processes_a_file_with_its_keyframes_beside(tmp_path: Path) -> None:
-    slow = write_video(tmp_path / "slow.mp4", [frame.rgb for frame in moving_square(12)] * 5, fps=2)
-    stream = arr_stream.open(slow, query="red", settings=SETTINGS, realtime=True)
-    collected, answered = [], threading.Event()
-
-    def on_frame(patches: PatchSet) -> None:
-        collected.append(patches)
-        if patches.keyframe_index == 0:
-            answered.set()
-
-    result = run(stream, [], on_frame=on_frame, stop=answered)
-    assert answered.is_set() and result.reason == "interrupted"
-    assert collected[0].refresh_reason == "first"
-    assert collected[0].keyframe_index in (None, 0)
 
 
 def test_a_stream_answers_a_new_query_on_the_next_frame(clip: Path) -> None:

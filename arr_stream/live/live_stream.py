@@ -13,19 +13,20 @@ import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.keyframes.generate import KeyframeProvider
+from arr_stream.keyframes.generate import InStepKeyframes, KeyframeProvider, StandardGenerator
 from arr_stream.keyframes.worker import KeyframeWorkers, Lease, WorkerPool, maker_values
 from arr_stream.live.quality import STEPS, Governor
-from arr_stream.live_reader import LiveReader
 from arr_stream.patch_set import PatchSet
+from arr_stream.pipeline import Pipeline
 from arr_stream.processes import usable_cores
 from arr_stream.relevance.query import Query, RegionQuery, parse_text, resized_queries
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
-from arr_stream.stream import Stream, fetch_weights
+from arr_stream.stream import Stream, fetch_weights, make_device
 from arr_stream.types import FloatArray, Frame, Grid
 
 _MOST_POINTS = 256
+_JOIN_SECONDS = 2.0
 
 _TURNS = threading.BoundedSemaphore(max(1, usable_cores() // 2))
 """Limit on the frames of all live streams that the process works on at once.
@@ -61,6 +62,78 @@ class PointerGaze:
         return points
 
 
+class LiveReader:
+    """Reader that takes frames from a source in a thread.
+
+    Iterating waits for the next frame; if the buffer is full, the oldest frame is dropped and counted. An error of the
+    source is raised in the iteration, after the frames before it.
+
+    Args:
+        frames: The source's frames.
+        room: Size of the buffer; with 1 only the newest frame is kept.
+
+    Attributes:
+        dropped: Number of dropped frames.
+    """
+
+    def __init__(self, frames: Iterator[Frame], room: int = 1) -> None:
+        self.dropped = 0
+        self._frames = frames
+        self._waiting: deque[Frame] = deque()
+        self._room = room
+        self._done = False
+        self._error: BaseException | None = None
+        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read, name="arr-stream-reader", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Frame]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._done)
+                frame = self._waiting.popleft() if self._waiting else None
+            if frame is None:
+                if self._error is not None:
+                    raise self._error
+                return
+            yield frame
+
+    def close(self) -> None:
+        """Stop reading and end the thread."""
+        self._stop.set()
+        self._thread.join(_JOIN_SECONDS)
+        with self._changed:
+            self._done = True
+            self._changed.notify_all()
+
+    @property
+    def waiting(self) -> int:
+        """Frames in the buffer."""
+        return len(self._waiting)
+
+    def _read(self) -> None:
+        try:
+            for frame in self._frames:
+                if self._stop.is_set():
+                    return
+                self._offer(frame)
+        except BaseException as exc:
+            self._error = exc
+        finally:
+            with self._changed:
+                self._done = True
+                self._changed.notify_all()
+
+    def _offer(self, frame: Frame) -> None:
+        with self._changed:
+            if len(self._waiting) >= self._room:
+                self._waiting.popleft()
+                self.dropped += 1
+            self._waiting.append(frame)
+            self._changed.notify_all()
+
+
 class LiveStream(Stream):
     """Stream of live frames: only the newest one, or every one while the buffer has space (`live.policy`).
 
@@ -72,6 +145,8 @@ class LiveStream(Stream):
         pool: Lends keyframe workers that other streams share; None for own workers.
         max_frames: The stream ends after so many frames; None for no end.
     """
+
+    realtime = True
 
     def __init__(
         self,
@@ -86,12 +161,13 @@ class LiveStream(Stream):
         self.paused = False
         self._governor = Governor()
         self._untold: list[str] = []
-        self._pool = pool
+        self._pool = pool or WorkerPool()
+        self._reader: LiveReader | None = None
         self._models_ready = False
         self._max_frames = max_frames
         self._closing = threading.Event()
         self._turn = threading.Lock()
-        super().__init__(source, settings, queries, gaze=self.pointer, realtime=True)
+        super().__init__(source, settings, queries, gaze=self.pointer)
 
     @property
     def grid(self) -> Grid:
@@ -157,6 +233,8 @@ class LiveStream(Stream):
         self._closing.set()
         # Close the source first: it wakes a reader that waits for a frame.
         self.source.close()
+        if self._reader is not None:
+            self._reader.close()
         with self._turn:
             super().close()
 
@@ -176,9 +254,16 @@ class LiveStream(Stream):
             if not self.paused:
                 yield frame
 
+    def _warm_up(self) -> None:
+        """Process two synthetic frames: libraries load and allocate at first use, which must not delay a live frame."""
+        width, height = self.source.info.size_wh
+        noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+        without = InStepKeyframes(StandardGenerator())
+        pipeline = Pipeline(self.settings, without, self.queries, device=make_device(self.settings))
+        for index in range(2):
+            pipeline.step(Frame(index, float(index), noise))
+
     def _make_provider(self, settings: Settings) -> KeyframeProvider:
-        if self._pool is None:
-            return super()._make_provider(settings)
         fetch_weights(settings)
         return self._pool.lease(settings)
 
