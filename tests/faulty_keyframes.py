@@ -13,7 +13,7 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import PartName, PartValue
 from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest
-from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, standard_generator, worker_groups
+from arr_stream.keyframes.worker import KeyframeWorker, standard_generator, worker_groups
 from tests.keyframe_fakes import spoilt
 
 ORDERS_VARIABLE = "ARR_STREAM_TEST_ORDERS"
@@ -23,19 +23,17 @@ ORDERS = ("raise", "memory", "nan", "hang")
 _MORE_THAN_THERE_IS = 1 << 46
 
 
-class DisturbedWorkers(KeyframeWorkers):
-    """`KeyframeWorkers` with generators that take orders."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.workers = tuple(
-            KeyframeWorker(
-                settings,
-                parts=parts,
-                factory="tests.faulty_keyframes:make_disturbed",
-                timeout_seconds=settings.keyframes.timeout_seconds,
-            )
-            for parts in worker_groups(settings)
+def disturbed_workers(settings: Settings) -> tuple[KeyframeWorker, ...]:
+    """The usual workers, with generators that take orders."""
+    return tuple(
+        KeyframeWorker(
+            settings,
+            parts=parts,
+            factory="tests.faulty_keyframes:make_disturbed",
+            timeout_seconds=settings.keyframes.timeout_seconds,
         )
+        for parts in worker_groups(settings)
+    )
 
 
 def make_disturbed(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from arr_stream.config import Settings
-from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, WorkerPool
+from arr_stream.keyframes.worker import KeyframeWorker, WorkerPool, make_workers
 from arr_stream.live.pictures import encode
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import ByteArray
@@ -24,17 +24,17 @@ LIGHT = Settings().with_values(
 TEST_PICTURE = "lavfi:testsrc2=size=160x128:rate=30"
 
 
-class UnavailableWorkers(KeyframeWorkers):
-    """Keyframe workers that lack a package."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.workers = (KeyframeWorker(settings, factory="tests.keyframe_fakes:make_unavailable"),)
+def _workers(settings: Settings) -> tuple[KeyframeWorker, ...]:
+    """Workers of which those of `sam` lack a package."""
+    if settings.keyframes.clusters == "sam":
+        return (KeyframeWorker(settings, factory="tests.keyframe_fakes:make_unavailable"),)
+    return make_workers(settings)
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     """Lends workers that live as long as the module's tests; those of `sam` are not available."""
-    made = WorkerPool(lambda s: (UnavailableWorkers if s.keyframes.clusters == "sam" else KeyframeWorkers)(s))
+    made = WorkerPool(_workers)
     with closing(made.lease(LIGHT)) as lease:
         assert lease.wait_ready(60.0)
         yield made

@@ -28,7 +28,7 @@ from arr_stream.sources.live import SourceState, camera, open_live
 from arr_stream.types import Frame
 from tests.fault_helpers import worker_pids
 from tests.faulty_camera import Feed
-from tests.faulty_keyframes import ORDERS_VARIABLE, DisturbedWorkers
+from tests.faulty_keyframes import ORDERS_VARIABLE, disturbed_workers
 from tests.live_fakes import LIGHT, wait_until
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -175,7 +175,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ORDERS_VARIABLE, str(orders))
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        made = Live(settings, pool=WorkerPool(DisturbedWorkers))
+        made = Live(settings, pool=WorkerPool(disturbed_workers))
         wait_until(lambda: made.runner.publisher.newest is not None)
         yield made
         made.streams.close()

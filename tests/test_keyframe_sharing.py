@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from arr_stream.config import Settings
 from arr_stream.keyframes.generate import KeyframeRequest
-from arr_stream.keyframes.worker import KeyframeWorkers, Lease, WorkerPool
+from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, WorkerPool, make_workers
 from arr_stream.types import Frame, Grid
 from tests.live_fakes import LIGHT, picture, wait_until
 
-made: list[KeyframeWorkers] = []
+made: list[tuple[KeyframeWorker, ...]] = []
 
 
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
-    def make(settings: Settings) -> KeyframeWorkers:
-        made.append(KeyframeWorkers(settings))
+    def make(settings: Settings) -> tuple[KeyframeWorker, ...]:
+        made.append(make_workers(settings))
         return made[-1]
 
     made.clear()
     yield WorkerPool(make)
-    for workers in made:
-        workers.close()
+    for worker in itertools.chain(*made):
+        worker.close()
 
 
 def request(index: int, size_wh: tuple[int, int] = (160, 128)) -> KeyframeRequest:
     return KeyframeRequest(Frame(index, index / 30, picture(index, size_wh)), Grid.for_size(size_wh))
 
 
-def until_accepted(lease: Lease, index: int, size_wh: tuple[int, int] = (160, 128)) -> None:
+def until_accepted(lease: KeyframeWorkers, index: int, size_wh: tuple[int, int] = (160, 128)) -> None:
     wait_until(lambda: lease.submit(request(index, size_wh)))
 
 
-def parts_of(lease: Lease, count: int) -> list:
+def parts_of(lease: KeyframeWorkers, count: int) -> list:
     arrived: list = []
     wait_until(lambda: arrived.extend(lease.collect()) or len(arrived) >= count)
     return arrived
@@ -73,7 +74,7 @@ def test_who_leaves_disturbs_nobody_and_the_last_one_ends_the_workers(pool: Work
     assert first.submit(request(6)) == ()
     until_accepted(second, 5)
     assert {part.index for part in parts_of(second, 3)} == {5}
-    running: Callable[[], list[bool]] = lambda: [worker._thread.is_alive() for worker in made[0].workers]  # noqa: E731
+    running: Callable[[], list[bool]] = lambda: [worker._thread.is_alive() for worker in made[0]]  # noqa: E731
     assert all(running())
     second.close()
     assert not any(running())

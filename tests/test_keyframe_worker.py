@@ -21,7 +21,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, KeyframeFailed
 from arr_stream.keyframes.base import KeyframePart, PartName
 from arr_stream.keyframes.generate import KeyframeFailure
-from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers
+from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, WorkerPool
 from arr_stream.types import Clusters, Embedding
 from tests import keyframe_fakes as fakes
 
@@ -34,13 +34,11 @@ def worker(
     timeout_seconds: float = 30.0,
     parts: tuple[PartName, ...] = ("embedding",),
     **settings: Any,
-) -> Iterator[KeyframeWorker]:
+) -> Iterator[KeyframeWorkers]:
     factory = f"tests.keyframe_fakes:{factory}"
-    made = KeyframeWorker(settings, parts=parts, factory=factory, timeout_seconds=timeout_seconds)
-    try:
+    one = KeyframeWorker(settings, parts=parts, factory=factory, timeout_seconds=timeout_seconds)
+    with closing(KeyframeWorkers([one], one.close)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def until(true: Callable[[], Any], seconds: float = 20.0) -> Any:
@@ -52,7 +50,7 @@ def until(true: Callable[[], Any], seconds: float = 20.0) -> Any:
     raise AssertionError(f"not so within {seconds} s")
 
 
-def outcome(of: KeyframeWorker, index: int) -> Outcome:
+def outcome(of: KeyframeWorkers, index: int) -> Outcome:
     """What comes of a frame; waits out a pause after failures."""
     until(lambda: of.submit(fakes.request(index)))
     (arrived,) = until(of.collect)
@@ -216,12 +214,13 @@ SCRIPT = """
     from tests import keyframe_fakes as fakes
     from arr_stream.keyframes.worker import KeyframeWorker
     worker = KeyframeWorker({"do": {1: "hang"}}, parts=["embedding"], factory="tests.keyframe_fakes:make_fake")
-    while not worker.submit(fakes.request(0)) or not (arrived := worker.collect()):
-        while not (arrived := worker.collect()):
-            time.sleep(0.01)
-        break
+    arrived = []
+    worker.submit(fakes.request(0), arrived.append)
+    while not arrived:
+        time.sleep(0.01)
     print(arrived[0].backend, flush=True)
-    worker.submit(fakes.request(1))
+    while not worker.submit(fakes.request(1), arrived.append):
+        time.sleep(0.01)
     try:
         time.sleep(60)
     except KeyboardInterrupt:
@@ -283,7 +282,7 @@ def test_standard_generators_in_several_workers() -> None:
     settings = Settings().with_values(
         {"keyframes.clusters": "grid", "keyframes.cluster_count": 12, "keyframes.objects": "off"}
     )
-    with closing(KeyframeWorkers(settings)) as made:
+    with closing(WorkerPool().lease(settings)) as made:
         assert [one.parts for one in made.workers] == [("clusters", "embedding"), ("text",)]
         assert made.wait_ready(60.0)
         assert made.submit(random_request(5)) == ("clusters", "embedding", "text")

@@ -4,22 +4,21 @@ Threads would share the interpreter's lock and the thread pools of OpenCV and on
 each keyframe would cause a latency spike. Each heavy part has its own process: a slow or crashed one affects no other.
 
 For each `KeyframeRequest` the process replies with one `KeyframePart` or `KeyframeFailure` for each part as it
-finishes, and then with `Done`.
+finishes, and then with None.
 """
 
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import queue
 import signal
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from arr_stream.config import Settings
@@ -44,9 +43,11 @@ _THREADS = 1
 """Threads of each pool in the process: OpenCV, OpenMP, onnxruntime."""
 _NICE = 15
 """Niceness of the process, on systems that support it."""
-_MOST_TICKETS = 256
 _OF_MAKERS = {"keyframes", "clip", "sam", "models"}
 _BUT_THE_SCHEDULE = {"keyframes": {"interval", "min_interval", "min_confidence", "text_interval", "window_share"}}
+
+Arrive = Callable[[Outcome], None]
+"""Callback that receives one outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +63,12 @@ class Work:
     parts: tuple[PartName, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """End of a request: every part has succeeded or failed."""
-
-
 class KeyframeWorker:
-    """A `KeyframeProvider` that generates in a child process, one request at a time, its parts one after the other.
+    """Generator in a child process, one request at a time, its parts one after the other.
 
-    Neither `submit` nor `collect` waits: a thread starts the process, transfers pictures and results, and replaces a
-    process that crashed or timed out. The first replacement starts at the next `submit`; after repeated failures,
-    replacements back off exponentially, and `submit` accepts nothing meanwhile.
+    `submit` does not wait: a thread starts the process, transfers pictures and results, and replaces a process that
+    crashed or timed out. The first replacement starts at the next `submit`; after repeated failures, replacements back
+    off exponentially, and `submit` accepts nothing meanwhile.
 
     Args:
         settings: Settings for the factory.
@@ -93,8 +89,7 @@ class KeyframeWorker:
         self.parts = tuple(parts)
         self._work = Work(factory, values, self.parts)
         self._timeout_seconds = timeout_seconds
-        self._inbox: queue.SimpleQueue[KeyframeRequest | None] = queue.SimpleQueue()
-        self._arrived: deque[Outcome] = deque()
+        self._inbox: queue.SimpleQueue[tuple[KeyframeRequest, Arrive] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._busy = False
         self._closed = False
@@ -118,8 +113,12 @@ class KeyframeWorker:
             raise self._start_error
         return True
 
-    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+    def submit(self, request: KeyframeRequest, arrive: Arrive) -> tuple[PartName, ...]:
         """Request a keyframe; the caller must not modify its picture afterwards.
+
+        Args:
+            request: What to make, and of which frame.
+            arrive: Called in the worker's thread with each outcome.
 
         Returns:
             The accepted parts: empty during another request, during backoff after repeated failures, and once closed.
@@ -129,24 +128,17 @@ class KeyframeWorker:
             if not parts or self._closed or self._busy or time.monotonic() < self._not_before_seconds:
                 return ()
             self._busy = True
-        self._inbox.put(replace(request, parts=parts))
+        self._inbox.put((replace(request, parts=parts), arrive))
         return parts
 
-    def collect(self) -> list[Outcome]:
-        return [self._arrived.popleft() for _ in range(len(self._arrived))]
-
-    def stop(self) -> None:
-        """Start the shutdown without waiting; cancels the current request."""
+    def close(self) -> None:
+        """End the process and the thread, even during a generation; takes at most about two seconds."""
         with self._lock:
             self._closed = True
             process = self._process
         if process is not None:
             process.kill()
         self._inbox.put(None)
-
-    def close(self) -> None:
-        """End the process and the thread, even during a generation; takes at most about two seconds."""
-        self.stop()
         self._thread.join(_JOIN_SECONDS)
 
     def _serve(self) -> None:
@@ -159,26 +151,26 @@ class KeyframeWorker:
                 self._discard()
             finally:
                 self._ready.set()
-            while (request := self._inbox.get()) is not None:
-                failure = self._answer(request)
+            while (asked := self._inbox.get()) is not None:
+                failure = self._answer(*asked)
                 with self._lock:
                     if failure is not None:
-                        self._arrived.append(failure)
+                        asked[1](failure)
                     self._busy = False
         finally:
             self._discard()
 
-    def _answer(self, request: KeyframeRequest) -> KeyframeFailure | None:
-        """Serve a request and queue its outcomes as they arrive; return a failure if the process ends early."""
+    def _answer(self, request: KeyframeRequest, arrive: Arrive) -> KeyframeFailure | None:
+        """Serve a request, and pass its outcomes on; return a failure if the process ends early."""
         index = request.frame.index
         left = set(request.parts)
 
-        def arrive(outcome: Outcome) -> None:
+        def note(outcome: Outcome) -> None:
             left.difference_update(outcome.parts if isinstance(outcome, KeyframeFailure) else {outcome.part})
-            self._arrived.append(outcome)
+            arrive(outcome)
 
         try:
-            self._running().ask(request, self._timeout_seconds, arrive)
+            self._running().ask(request, self._timeout_seconds, note)
         except Exception as exc:
             # The thread must survive every error: otherwise the provider stays busy for ever.
             self._discard()
@@ -216,33 +208,36 @@ class KeyframeWorker:
 
 
 class KeyframeWorkers:
-    """Several workers as one `KeyframeProvider`; they run in parallel, and each part arrives when it is ready."""
+    """Workers that run in parallel, as one stream's `KeyframeProvider`; each part arrives when it is ready.
 
-    def __init__(self, settings: Settings) -> None:
-        self.workers = tuple(
-            KeyframeWorker(settings, parts=parts, timeout_seconds=settings.keyframes.timeout_seconds)
-            for parts in worker_groups(settings)
-        )
+    They accept nothing while they serve another stream; the pipeline retries on its next frame.
+
+    Args:
+        workers: The workers; other streams may use them too.
+        on_close: Called once, when this stream needs them no more.
+    """
+
+    def __init__(self, workers: Sequence[KeyframeWorker], on_close: Callable[[], None]) -> None:
+        self.workers = tuple(workers)
+        self._on_close: Callable[[], None] | None = on_close
+        self._arrived: deque[Outcome] = deque()
 
     def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """Wait for all workers as `KeyframeWorker.wait_ready` does."""
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        return all(
-            worker.wait_ready(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            for worker in self.workers
-        )
+        """Wait for each worker as `KeyframeWorker.wait_ready` does."""
+        return all(worker.wait_ready(timeout_seconds) for worker in self.workers)
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        return tuple(part for worker in self.workers for part in worker.submit(request))
+        if self._on_close is None:
+            return ()
+        return tuple(part for worker in self.workers for part in worker.submit(request, self._arrived.append))
 
     def collect(self) -> list[Outcome]:
-        return [outcome for worker in self.workers for outcome in worker.collect()]
+        return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
     def close(self) -> None:
-        for worker in self.workers:
-            worker.stop()
-        for worker in self.workers:
-            worker.close()
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
 
 def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
@@ -269,96 +264,38 @@ def maker_values(settings: Settings) -> str:
     return settings.model_dump_json(include=_OF_MAKERS, exclude=_BUT_THE_SCHEDULE)
 
 
+def make_workers(settings: Settings) -> tuple[KeyframeWorker, ...]:
+    """Start a worker for each group of parts."""
+    timeout_seconds = settings.keyframes.timeout_seconds
+    return tuple(
+        KeyframeWorker(settings, parts=parts, timeout_seconds=timeout_seconds) for parts in worker_groups(settings)
+    )
+
+
 class WorkerPool:
     """Pool of keyframe workers; streams with the same models share them. Thread-safe."""
 
-    def __init__(self, make: Callable[[Settings], KeyframeWorkers] = KeyframeWorkers) -> None:
+    def __init__(self, make: Callable[[Settings], Sequence[KeyframeWorker]] = make_workers) -> None:
         self._make = make
-        self._shared: dict[str, _Shared] = {}
+        self._workers: dict[str, Sequence[KeyframeWorker]] = {}
+        self._users: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def lease(self, settings: Settings) -> Lease:
-        """Return a lease of workers for these settings; the workers end when their last lease is closed."""
+    def lease(self, settings: Settings) -> KeyframeWorkers:
+        """Return workers for these settings; they end when their last user is closed."""
         key = maker_values(settings)
         with self._lock:
-            self._shared = {key: shared for key, shared in self._shared.items() if not shared.ended}
-            shared = self._shared.get(key)
-            if shared is None:
-                shared = self._shared[key] = _Shared(self._make(settings), self._lock)
-            lease = Lease(shared)
-            shared.arrived[lease] = []
-        return lease
+            if key not in self._workers:
+                self._workers[key] = self._make(settings)
+            self._users[key] += 1
+            return KeyframeWorkers(self._workers[key], lambda: self._release(key))
 
-
-@dataclass(slots=True, eq=False)
-class _Shared:
-    """Workers with their leases.
-
-    Args:
-        lock: Lock of the pool.
-        arrived: Outcomes that each lease has not collected yet.
-        owners: Lease and frame index of each ticket; frame indices alone are not unique across streams.
-        tickets: Numbers of the requests.
-        ended: The last lease was closed.
-    """
-
-    workers: KeyframeWorkers
-    lock: threading.Lock
-    arrived: dict[Lease, list[Outcome]] = field(default_factory=dict)
-    owners: dict[int, tuple[Lease, int]] = field(default_factory=dict)
-    tickets: Iterator[int] = field(default_factory=itertools.count)
-    ended: bool = False
-
-
-class Lease:
-    """One stream's share of the workers; a `KeyframeProvider`, made by `WorkerPool.lease`.
-
-    It accepts nothing while the workers serve another stream; the pipeline retries on its next frame.
-    """
-
-    def __init__(self, shared: _Shared) -> None:
-        self._shared = shared
-
-    def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """Wait as `KeyframeWorkers.wait_ready` does."""
-        return self._shared.workers.wait_ready(timeout_seconds)
-
-    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        shared = self._shared
-        with shared.lock:
-            if self not in shared.arrived:
-                return ()
-            ticket = next(shared.tickets)
-            # Register the owner first: a part may arrive as soon as the request is submitted.
-            shared.owners[ticket] = self, request.frame.index
-            accepted = shared.workers.submit(replace(request, frame=replace(request.frame, index=ticket)))
-            if not accepted:
-                del shared.owners[ticket]
-            # Parts arrive within the timeout, so only expired tickets exceed this number.
-            while len(shared.owners) > _MOST_TICKETS:
-                del shared.owners[next(iter(shared.owners))]
-        return accepted
-
-    def collect(self) -> list[Outcome]:
-        shared = self._shared
-        with shared.lock:
-            for outcome in shared.workers.collect():
-                owner, index = shared.owners.get(outcome.index, (None, 0))
-                if owner is not None and owner in shared.arrived:
-                    shared.arrived[owner].append(replace(outcome, index=index))
-            mine = shared.arrived.get(self, [])
-            arrived = mine[:]
-            mine.clear()
-        return arrived
-
-    def close(self) -> None:
-        """Close the lease; closing the last one ends the workers."""
-        shared = self._shared
-        with shared.lock:
-            shared.arrived.pop(self, None)
-            shared.ended = not shared.arrived
-        if shared.ended:
-            shared.workers.close()
+    def _release(self, key: str) -> None:
+        with self._lock:
+            self._users[key] -= 1
+            unused = () if self._users[key] else self._workers.pop(key)
+        for worker in unused:
+            worker.close()
 
 
 class _Lost(KeyframeFailed):
@@ -391,12 +328,12 @@ class _Process(ChildProcess):
             lost = _Lost(f"keyframe worker: starting: {reply.error}: {reply.message}", reply.details)
             raise reply.as_error() or lost
 
-    def ask(self, request: KeyframeRequest, timeout_seconds: float, arrive: Callable[[Outcome], None]) -> None:
+    def ask(self, request: KeyframeRequest, timeout_seconds: float, arrive: Arrive) -> None:
         """Send one request; call `arrive` with each outcome."""
 
         def exchange() -> None:
             self.send(request)
-            while not isinstance(reply := self.receive(), Done):
+            while (reply := self.receive()) is not None:
                 arrive(reply)
 
         self._within(timeout_seconds, "generating", exchange)
@@ -446,6 +383,6 @@ def make_keyframes(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
         except Exception as exc:
             message = f"generation: {type(exc).__name__}: {exc}"
             reply(KeyframeFailure(index, message, traceback.format_exc(), request.parts))
-        reply(Done())
+        reply(None)
 
     return answer

@@ -14,7 +14,7 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeProvider, StandardGenerator
-from arr_stream.keyframes.worker import KeyframeWorkers, Lease, WorkerPool, maker_values
+from arr_stream.keyframes.worker import KeyframeWorkers, WorkerPool, maker_values
 from arr_stream.live.quality import STEPS, Governor
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
@@ -248,7 +248,7 @@ class LiveStream(Stream):
         self._reader = LiveReader(self.source.frames(), room)
         for frame in self._reader:
             self.dropped = self._reader.dropped
-            if not self._models_ready and isinstance(self._provider, KeyframeWorkers | Lease):
+            if not self._models_ready and isinstance(self._provider, KeyframeWorkers):
                 # Raises the error of a model that could not be loaded.
                 self._models_ready = self._provider.wait_ready(0.0)
             if not self.paused:
@@ -263,7 +263,7 @@ class LiveStream(Stream):
         for index in range(2):
             pipeline.step(Frame(index, float(index), noise))
 
-    def _make_provider(self, settings: Settings) -> KeyframeProvider:
+    def _make_provider(self, settings: Settings) -> KeyframeWorkers:
         fetch_weights(settings)
         return self._pool.lease(settings)
 
@@ -284,10 +284,11 @@ class LiveStream(Stream):
 
     def _load(self, settings: Settings) -> None:
         """Load the keyframe models of these settings, then switch over between two frames."""
-        unused = provider = self._make_provider(settings)
+        provider = self._make_provider(settings)
+        unused: KeyframeProvider = provider
         try:
             pipeline = self._make_pipeline(settings, provider)
-            while isinstance(provider, KeyframeWorkers | Lease) and not provider.wait_ready(0.2):
+            while not provider.wait_ready(0.2):
                 if self._closing.is_set():
                     return
             with self._turn:
