@@ -59,15 +59,6 @@ class LoopSettings(_Section):
     device: Literal["cpu", "cuda"] = Field("cpu", description="where the frame loop runs")
 
 
-class MotionSettings(_Section):
-    flow: Literal["auto", "dis", "torch"] = Field(
-        "auto", description="optical flow method; `auto`: `torch` if the loop runs on a GPU, else `dis`"
-    )
-    preset: Literal["auto", "ultrafast", "fast", "medium"] = Field(
-        "auto", description="thoroughness of the search; `auto`: `ultrafast` for `dis`, `fast` for `torch`"
-    )
-
-
 class KeyframeSettings(_Section):
     interval: int = Field(30, ge=1, description="frames from one refresh to the next")
     min_interval: int = Field(10, ge=1, description="least number of frames between refreshes for low confidence")
@@ -283,7 +274,6 @@ class Settings(_Section):
     grid: GridSettings = GridSettings()
     source: SourceSettings = SourceSettings()
     loop: LoopSettings = LoopSettings()
-    motion: MotionSettings = MotionSettings()
     keyframes: KeyframeSettings = KeyframeSettings()
     clip: ClipSettings = ClipSettings()
     sam: SamSettings = SamSettings()

@@ -181,7 +181,7 @@ class Pipeline:
         self._set_queries(queries)
         self._gaze = gaze
         self._clock = clock
-        self._estimator = self._device.make_flow(settings.motion)
+        self._estimator = self._device.make_flow()
         self._state: _State | None = None
         self._query_changed = False
         self._interval_factor = 1
@@ -206,8 +206,6 @@ class Pipeline:
             self._state = None
         if self._state is not None:
             self._state.tokens = self._tokens(settings, self._state.grid)
-        if settings.motion != self._settings.motion:
-            self._estimator = self._device.make_flow(settings.motion)
         if not settings.selection.per_second:
             self._spending = Spending()
         language_changed = settings.relevance.language != self._settings.relevance.language
@@ -218,8 +216,7 @@ class Pipeline:
     def adapt(self, *, interval_factor: int, flow_reduction: int) -> None:
         """Reduce the cost of a frame: make keyframes rarer and search flow on smaller pictures, each by a factor."""
         self._interval_factor = interval_factor
-        if hasattr(self._estimator, "reduction"):
-            self._estimator.reduction = flow_reduction
+        self._estimator.reduction = flow_reduction
 
     def ask(self, queries: Sequence[Query]) -> None:
         """Replace the queries from the next frame on.

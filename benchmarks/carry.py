@@ -15,8 +15,7 @@ from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.footage import Footage, read_paired, tight_box
 from arr_stream.evaluation.stages import half_grey
 from arr_stream.evaluation.tables import Report, ResultTable, plain
-from arr_stream.motion import make_flow
-from arr_stream.motion.flow import FlowInput
+from arr_stream.motion.flow import DisFlow, FlowInput
 from arr_stream.motion.region import Region
 from arr_stream.texture.pictures import Pictures
 from arr_stream.threads import one_opencv_thread
@@ -76,7 +75,7 @@ class Anchored:
 
     def __init__(self, *, exact: bool) -> None:
         self._exact = exact
-        self._estimator = make_flow("dis", "ultrafast")
+        self._estimator = DisFlow()
 
     def start(self, frame: Frame, mask: BoolArray) -> None:
         self._grid = Grid.for_size(frame.size_wh)

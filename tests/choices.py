@@ -41,7 +41,7 @@ texture = functools.cache(random_texture)
 
 def header(size_wh: tuple[int, int] = (200, 120), **changes: Any) -> Header:
     """The header of records of frames of this size."""
-    values = {"source": "street.mp4", "query": ["red"], "budget_tokens": 20, "config": {"motion": {"flow": "dis"}}}
+    values = {"source": "street.mp4", "query": ["red"], "budget_tokens": 20, "config": {"keyframes": {"interval": 30}}}
     return Header.for_grid(Grid.for_size(size_wh), **(values | changes))
 
 

@@ -12,8 +12,7 @@ from arr_stream.config import Settings
 from arr_stream.evaluation.coverage import object_shares
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.motion.background import ABSORB_SECONDS, Background, motion_evidence
-from arr_stream.motion.dis import DisFlow
-from arr_stream.motion.flow import FlowInput
+from arr_stream.motion.flow import DisFlow, FlowInput
 from arr_stream.pipeline import Pipeline
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid

@@ -220,7 +220,6 @@ def test_doctor_finds_the_defaults_working(run: Run, monkeypatch: pytest.MonkeyP
     code, out, _ = run("doctor", "--json")
     findings = {finding["name"]: finding for finding in json.loads(out)}
     assert code == 0, [f for f in findings.values() if not f["works"]]
-    assert findings["flow dis"]["works"]
     assert findings["text rapidocr"]["works"]
     assert "one OpenCV" not in findings
 

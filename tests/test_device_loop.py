@@ -20,7 +20,7 @@ from arr_stream.keyframes.base import TextFinding
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
-from arr_stream.motion.flow import Flow
+from arr_stream.motion.flow import DisFlow, Flow, FlowInput
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, parse_text
@@ -31,9 +31,7 @@ from tests.test_pipeline import *  # noqa: F403 - the same tests, on the other l
 from tests.test_pipeline_meaning import *  # noqa: F403
 
 SQUARE = (100, 120, 80, 80)
-# The ordinary loop's flow, so that a difference is the loop's own.
-SHARED_FLOW = {"motion.flow": "dis"}
-SETTINGS = Settings().with_values({"selection.budget": "30", "keyframes.interval": 6, **SHARED_FLOW})
+SETTINGS = Settings().with_values({"selection.budget": "30", "keyframes.interval": 6})
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
 
@@ -42,17 +40,29 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch fin
 def _on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ordinary loop's tests, gathered above, get this one."""
     for module in (tests.test_pipeline, tests.test_pipeline_meaning):
-        monkeypatch.setattr(module, "Pipeline", _device_pipeline)
+        monkeypatch.setattr(module, "Pipeline", on_device)
 
 
-def _device_pipeline(settings: Settings, *given: object, **named: object) -> Pipeline:
-    if settings.motion.flow == "auto":
-        settings = settings.with_values(SHARED_FLOW)
-    return on_device(settings, *given, **named)
+class _HostFlow(DisFlow):
+    """The ordinary loop's flow between pictures on a device."""
+
+    def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
+        found = super().estimate(*(self._on_host(given) for given in (previous, present)))
+        return Flow(*(torch.from_numpy(plane) for plane in (found.offset_px, found.confidence, found.residual)))
+
+    def _on_host(self, given: FlowInput) -> FlowInput:
+        return FlowInput(given.grey.numpy().astype(np.uint8), given.frame)
 
 
-def on_device(settings: Settings, *given: object, name: str = "cpu", graphs: bool = True, **named: object) -> Pipeline:
-    return Pipeline(settings, *given, **named, device=TorchDevice(name, graphs=graphs))  # type: ignore[arg-type]
+class _WithHostFlow(TorchDevice):
+    """A device with the ordinary loop's flow, so that a difference is the loop's own."""
+
+    def make_flow(self) -> DisFlow:
+        return _HostFlow()
+
+
+def on_device(settings: Settings, *given: object, **named: object) -> Pipeline:
+    return Pipeline(settings, *given, **{"device": _WithHostFlow("cpu"), **named})  # type: ignore[arg-type]
 
 
 class _Signs:
@@ -77,10 +87,6 @@ def _provider() -> InStepKeyframes:
 
 def _both(queries: tuple[Query, ...], settings: Settings = SETTINGS) -> tuple[Pipeline, Pipeline]:
     return Pipeline(settings, _provider(), queries), on_device(settings, _provider(), queries)
-
-
-def _with_torch_flow(settings: Settings = SETTINGS) -> Settings:
-    return settings.with_values({"motion.flow": "torch"})
 
 
 def _cells(patches: PatchSet) -> dict[tuple[int, int, int], int]:
@@ -131,13 +137,13 @@ def test_it_chooses_the_same_cells_for_the_same_reasons(asked: str) -> None:
 @pytest.mark.slow
 def test_a_long_clip_with_clip_and_a_region_gets_the_same_cells() -> None:
     changes = {"keyframes.embeddings": "clip", "keyframes.text": "none", "keyframes.clusters": "grid"}
-    settings = Settings().with_values({"selection.budget": "14", **changes, **SHARED_FLOW})
+    settings = Settings().with_values({"selection.budget": "14", **changes})
     x, y, width, height = (float(edge) for edge in LONG_REGION.split(","))
     queries = RegionQuery((x, y, width, height)), parse_text("circle")
     models = Models.load(settings)
     host, device = (
         Pipeline(settings, InStepKeyframes(models.generator), queries, encoder=models.encoder, pca=models.pca, **named)
-        for named in ({}, {"device": TorchDevice("cpu")})
+        for named in ({}, {"device": _WithHostFlow("cpu")})
     )
     steps = [(host.step(frame), device.step(frame)) for frame in long_scene()]
     assert len(steps) >= 300 and [one.index for one, _ in steps if one.refresh_reason == "cut"] == [192]
@@ -148,7 +154,7 @@ def test_a_long_clip_with_clip_and_a_region_gets_the_same_cells() -> None:
 @pytest.mark.parametrize("asked", ["colour", "region", "example"])
 def test_with_a_flow_of_its_own_it_still_chooses_the_same_cells(asked: str) -> None:
     host = Pipeline(SETTINGS, _provider(), QUERIES[asked])
-    device = on_device(_with_torch_flow(), _provider(), QUERIES[asked])
+    device = on_device(SETTINGS, _provider(), QUERIES[asked], device=TorchDevice("cpu"))
     overlaps = [_overlap(host.step(frame), device.step(frame)) for frame in _scene(10)]
     assert np.mean(overlaps) >= 0.85
 
@@ -239,7 +245,7 @@ def test_low_confidence_is_acted_on_at_most_a_frame_later() -> None:
 
 
 def test_a_texture_stays_as_it_was() -> None:
-    pipeline = on_device(_with_torch_flow(), _provider(), QUERIES["colour"])
+    pipeline = on_device(SETTINGS, _provider(), QUERIES["colour"], device=TorchDevice("cpu"))
     frames = _scene(6)
     held = [pipeline.step(frame) for frame in frames[:3]]
     before = [patches.texture.dense().clone() for patches in held]
@@ -324,7 +330,7 @@ def frame(device):
     rgb = torch.zeros((200, 310, 3), dtype=torch.uint8, device=device)
     look = frame_features(rgb, None, GRID)
     look = frame_features(rgb, look.colours, GRID)
-    flow = estimate(look.grey, look.grey, EIGHTH, "PRESET")
+    flow = estimate(look.grey, look.grey, EIGHTH)
     way = Flow.still(EIGHTH, rgb)
     moved = carried(Carried(torch.zeros((4, *EIGHTH), device=device), (way, way)), flow)
     motion = motion_between(flow, visible_structure(look.eighth_grey))
@@ -360,23 +366,20 @@ assert not crossings.found, crossings.found
 """
 
 
-@pytest.mark.parametrize("preset", ["ultrafast", pytest.param("medium", marks=pytest.mark.slow)])
-def test_no_step_waits_for_the_device(preset: str) -> None:
+def test_no_step_waits_for_the_device() -> None:
     """On a GPU that torch only pretends to have: reading a value, a shape that follows from values, or a tensor on the
     wrong side raises there, and copies between the sides are counted. In a process of its own, since constants that
     are made there are no real tensors."""
-    script = NEVER_WAITS.replace("PRESET", preset)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([sys.executable, "-c", NEVER_WAITS], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
 @needs_cuda
 @pytest.mark.parametrize("asked", QUERIES)
 def test_a_gpu_chooses_the_same_cells(asked: str) -> None:
-    settings = _with_torch_flow()
-    on_cpu = on_device(settings, _provider(), QUERIES[asked])
+    on_cpu = on_device(SETTINGS, _provider(), QUERIES[asked], device=TorchDevice("cpu"))
     devices = TorchDevice("cuda"), TorchDevice("cuda", graphs=False)
-    on_gpu, plain = (Pipeline(settings, _provider(), QUERIES[asked], device=device) for device in devices)
+    on_gpu, plain = (Pipeline(SETTINGS, _provider(), QUERIES[asked], device=device) for device in devices)
     overlaps, captured = [], []
     for frame in _scene():
         one, other, third = (pipeline.step(frame) for pipeline in (on_cpu, on_gpu, plain))
@@ -391,8 +394,8 @@ def test_a_gpu_chooses_the_same_cells(asked: str) -> None:
 @needs_cuda
 def test_between_frames_nothing_waits_on_a_gpu() -> None:
     frames: list[Frame] = _scene(14)
-    settings = _with_torch_flow(SETTINGS.with_values({"keyframes.interval": 100}))
-    pipeline = on_device(settings, _provider(), QUERIES["several"], name="cuda")
+    settings = SETTINGS.with_values({"keyframes.interval": 100})
+    pipeline = on_device(settings, _provider(), QUERIES["several"], device=TorchDevice("cuda"))
     for frame in frames[:6]:
         pipeline.step(frame)
     torch.cuda.set_sync_debug_mode("error")
@@ -405,7 +408,7 @@ def test_between_frames_nothing_waits_on_a_gpu() -> None:
 
 @needs_cuda
 def test_a_texture_on_a_gpu_stays_as_it_was() -> None:
-    pipeline = on_device(_with_torch_flow(), _provider(), QUERIES["colour"], name="cuda")
+    pipeline = on_device(SETTINGS, _provider(), QUERIES["colour"], device=TorchDevice("cuda"))
     frames = _scene(10)
     held = [pipeline.step(frame) for frame in frames[:6]]
     before = [patches.texture.dense().clone() for patches in held]

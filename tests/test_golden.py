@@ -67,7 +67,6 @@ PROCESS: dict[str, tuple[object, ...]] = {
     "tiers": (STREET, "--query", "red", "--set", "selection.strategy=tiers", "--budget", 60, *SHORT),
     "only what is new": (STREET, "--query", "red", "--set", "selection.novelty=skip", "--budget", 40, *SHORT),
     "merged clusters": (STREET, "--set", "keyframes.clusters=merge", "--budget", 40, "--max-frames", 14),
-    "torch flow": (STREET, "--query", "red", "--set", "motion.flow=torch", "--budget", 40, "--max-frames", 10),
     "long": ("LONG", "--query", "circle", "--region", LONG_REGION, *CLIP, "--budget", 14, *QUICK),
 }
 

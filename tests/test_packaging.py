@@ -50,7 +50,6 @@ NAMED_ALONE = {"adlfs", "gcsfs", "lmms-eval"}
 _PROCESS = ("process", "clip.mp4", "--patches", "no.jsonl", "--set")
 NEEDS = (
     ("torch", "torch", (*_PROCESS, "keyframes.embeddings=clip")),
-    ("torch", "torch", (*_PROCESS, "motion.flow=torch")),
     ("torch", "torch", (*_PROCESS, "loop.device=cuda")),
     ("vlm", "transformers", ("ask", "clip.mp4", "What?")),
     ("torch", "torch", ("tune", "clip.mp4", "-o", "no.toml")),

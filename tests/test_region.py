@@ -7,8 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.motion import make_flow
-from arr_stream.motion.flow import Flow, FlowInput
+from arr_stream.motion.flow import DisFlow, Flow, FlowInput
 from arr_stream.motion.region import Region
 from arr_stream.types import ByteArray, FloatArray, Frame
 
@@ -54,7 +53,7 @@ class Scene:
             FlowInput(cv2.cvtColor(half, cv2.COLOR_RGB2GRAY), Frame(0, 0.0, half))
             for half in self.halves[index - 1 : index + 1]
         )
-        return make_flow("dis", "ultrafast").estimate(previous, present)
+        return DisFlow().estimate(previous, present)
 
     def follow(self, mask: FloatArray, *, exact: bool) -> list[FloatArray]:
         region = Region.learned(self.quarter(0), mask, exact=exact)

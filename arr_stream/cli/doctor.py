@@ -27,7 +27,7 @@ PACKAGES = (
     *("fastapi", "uvicorn", "websockets", "prometheus-client"),
 )
 OPTIONAL_BACKENDS = (
-    *("flow torch", "clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr"),
+    *("clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr"),
     *("objects auto", "model qwen3-vl"),
 )
 OPENCV_FLAVOURS = tuple(f"opencv{kind}-python{ending}" for kind in ("", "-contrib") for ending in ("", "-headless"))
@@ -106,7 +106,6 @@ def _version(package: str) -> str | None:
 def _backends() -> list[Finding]:
     """Check each backend by running it once on a small picture."""
     checks: dict[str, Callable[[], str]] = {
-        **{f"flow {name}": partial(_try_flow, name) for name in ("dis", "torch")},
         **{
             f"{setting.partition('.')[2]} {name}": partial(_try_part, part, {setting: name})
             for part, (setting, names) in PARTS.items()
@@ -150,18 +149,6 @@ def _try_part(part: PartName, values: dict[str, object]) -> str:
     if isinstance(made, KeyframeFailure):
         raise KeyframeFailed(made.message)
     return f"{made.backend}: {made.seconds * 1e3:.0f} ms on 128x96"
-
-
-def _try_flow(name: str) -> str:
-    import numpy as np
-
-    from arr_stream.motion import make_flow
-    from arr_stream.motion.flow import FlowInput
-
-    frame = _small_frame()
-    given = FlowInput(np.ascontiguousarray(frame.rgb[::2, ::2, 0]), frame)
-    flow = make_flow(name, "ultrafast").estimate(given, given)
-    return f"raster {flow.offset_px.shape[1]}x{flow.offset_px.shape[0]} for 128x96"
 
 
 def _try_qwen() -> str:

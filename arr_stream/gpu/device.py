@@ -18,11 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from arr_stream.config import MotionSettings
 from arr_stream.errors import BackendUnavailable
-from arr_stream.gpu.flow import DeviceFlow, UploadedFlow
+from arr_stream.gpu.flow import DeviceFlow
 from arr_stream.gpu.graphs import Captured, flatten, unflatten
-from arr_stream.motion import make_flow, usual_preset
 from arr_stream.motion.device import result_of
 from arr_stream.motion.flow import FlowEstimator
 from arr_stream.types import ByteArray
@@ -121,10 +119,8 @@ class TorchDevice:
 
         return wait
 
-    def make_flow(self, settings: MotionSettings) -> FlowEstimator:
-        if settings.flow == "dis":
-            return UploadedFlow(make_flow("dis", settings.preset), self.put)
-        return DeviceFlow(usual_preset("torch", settings.preset), self.run)
+    def make_flow(self) -> FlowEstimator:
+        return DeviceFlow(self.run)
 
     def forget(self) -> None:
         for step in self._steps.values():

@@ -1,4 +1,4 @@
-"""Optical flow on a device: searched there, or uploaded from the host."""
+"""Optical flow on a device."""
 
 from __future__ import annotations
 
@@ -19,93 +19,49 @@ from arr_stream.motion.flow import (
     FLOOR,
     NOISE,
     Flow,
-    FlowEstimator,
     FlowInput,
     checked_flow,
     raster_hw,
+    reduced_hw,
     source_map,
 )
 from arr_stream.motion.torch_flow import flow_px
-from arr_stream.texture.arrays import Array
-from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import averaged, inside, remap
-from arr_stream.types import Grid
 
 _camera_parameters = camera_parameters.dispatch(object)
-_CELL_PX_OF_HALF = 16
 
 
 class DeviceFlow:
-    """Estimator that runs `motion.torch_flow` on the device.
+    """Estimator that runs `motion.torch_flow` on the device; see `FlowEstimator`.
 
     Args:
-        preset: A key of `motion.torch_flow.PRESETS`.
         run: Runs a pure function on the device.
-
-    Attributes:
-        reduction: The search runs on pictures reduced by this factor; may be changed between frames.
     """
 
-    def __init__(self, preset: str, run: Callable[..., Any]) -> None:
-        self._preset, self._run = preset, run
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
         self.reduction = 1
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
         hw = raster_hw(previous, present)
-        flow: Flow = self._run(estimate, previous.grey, present.grey, hw, self._preset, self.reduction)
+        flow: Flow = self._run(estimate, previous.grey, present.grey, hw, self.reduction)
         return flow
 
 
-class UploadedFlow:
-    """Estimator that uploads a flow found on the host.
-
-    Args:
-        estimator: Estimator on the host.
-        put: Copies an array to the device.
-    """
-
-    def __init__(self, estimator: FlowEstimator, put: Callable[..., Array]) -> None:
-        self._estimator, self._put = estimator, put
-        self._last: FlowInput | None = None
-
-    @property
-    def reduction(self) -> int:
-        return int(getattr(self._estimator, "reduction", 1))
-
-    @reduction.setter
-    def reduction(self, value: int) -> None:
-        if hasattr(self._estimator, "reduction"):
-            self._estimator.reduction = value
-
-    def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
-        last, self._last = self._last, self._on_host(present)
-        if last is None or last.frame is not previous.frame:
-            last = self._on_host(previous)
-        flow = self._estimator.estimate(last, self._last)
-        return Flow(*(self._put(plane) for plane in (flow.offset_px, flow.confidence, flow.residual)))
-
-    def _on_host(self, given: FlowInput) -> FlowInput:
-        rows, columns = (side // _CELL_PX_OF_HALF for side in given.grey.shape)
-        return FlowInput(Pictures(given.frame, Grid(given.frame.size_wh, rows, columns)).grey, given.frame)
-
-
-def estimate(
-    previous: Tensor, present: Tensor, hw: tuple[int, int], preset: str = "ultrafast", reduction: int = 1
-) -> Flow:
+def estimate(previous: Tensor, present: Tensor, hw: tuple[int, int], reduction: int = 1) -> Flow:
     """Return the backward flow between two frames, with photometric confidence.
 
     Args:
         previous, present: `[h, w]` float32 lightness in [0, 255].
         hw: Raster of the result; whole fractions of the pictures' size are averaged exactly.
-        preset: A key of `motion.torch_flow.PRESETS`.
         reduction: The search runs on pictures reduced by this factor.
     """
     if reduction > 1:
-        smaller = max(1, present.shape[0] // reduction), max(1, present.shape[1] // reduction)
+        smaller = reduced_hw(present, reduction)
         previous, present = averaged(previous, smaller), averaged(present, smaller)
     kernels = _kernels(present)
     find = kernels.flow_px if kernels else flow_px
-    offset_px = find(previous, present, preset, hw)
+    offset_px = find(previous, present, hw)
     return checked_flow(averaged(previous, hw), averaged(present, hw), offset_px)
 
 

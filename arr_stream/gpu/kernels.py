@@ -15,7 +15,7 @@ from torch import Tensor
 
 from arr_stream.motion import torch_flow
 from arr_stream.motion.camera import RIDGE, ROUNDS, TOLERANCE_PX, every_nth
-from arr_stream.motion.flow import CONTRAST_SHARE, FLOOR, NOISE, preset_of
+from arr_stream.motion.flow import CONTRAST_SHARE, FLOOR, NOISE
 
 _BLOCK = 128
 _on_rasters: Any = triton.jit(do_not_specialize=["height", "width", "columns", "count", "first_row", "first_column"])
@@ -26,17 +26,15 @@ def _launch(kernel: Any, blocks: tuple[int, ...], *values: Any, BLOCK: int = _BL
     kernel[blocks](*values, BLOCK=BLOCK, enable_fp_fusion=True, **constants)
 
 
-def flow_px(previous: Tensor, present: Tensor, preset: str, hw: tuple[int, int]) -> Tensor:
+def flow_px(previous: Tensor, present: Tensor, hw: tuple[int, int]) -> Tensor:
     """Return the flow as `torch_flow.flow_px` does, with a dozen kernels a level."""
-    chosen = preset_of(torch_flow.PRESETS, preset)
-    levels = torch_flow.pyramid(torch.stack([previous, present])[:, None], chosen)
+    levels = torch_flow.pyramid(torch.stack([previous, present])[:, None])
     flow = levels[-1].new_zeros((1, 2, *levels[-1].shape[2:]))
     for level in reversed(levels):
         height, width = level.shape[2:]
         flow = torch_flow.resize_flow(flow, (height, width)).contiguous()
-        flow = searched(level, flow, chosen.coarse_radius_px if level is levels[-1] else chosen.radius_px)
-        for _ in range(chosen.warps):
-            flow = refined(level, flow, chosen.rounds)
+        flow = searched(level, flow, torch_flow.COARSE_RADIUS_PX if level is levels[-1] else torch_flow.RADIUS_PX)
+        flow = refined(level, flow)
     return torch_flow.resize_flow(flow, hw)[0].permute(1, 2, 0).contiguous()
 
 
@@ -70,13 +68,13 @@ def searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:
     return found
 
 
-def refined(level: Tensor, flow: Tensor, rounds: int) -> Tensor:
+def refined(level: Tensor, flow: Tensor) -> Tensor:
     """Refine a flow `[1, 2, h, w]` towards constant brightness and smoothness, then apply a 3x3 median."""
     height, width = level.shape[2:]
     blocks = (triton.cdiv(height * width, _BLOCK),)
     line = level.new_empty((5, height, width))
     _launch(_line, blocks, level, flow, line, height, width, torch_flow.SMOOTHNESS, torch_flow.ROBUST_SQUARED)
-    for _ in range(rounds):
+    for _ in range(torch_flow.ROUNDS):
         smoother = torch.empty_like(flow)
         _launch(_round, blocks, flow, line, smoother, height, width, REACH=torch_flow.SMOOTH_WINDOW_PX // 2)
         flow = smoother

@@ -8,9 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy.typing as npt
 
-from arr_stream.config import MotionSettings
-from arr_stream.motion import make_flow
-from arr_stream.motion.flow import FlowEstimator
+from arr_stream.motion.flow import DisFlow, FlowEstimator
 from arr_stream.texture.arrays import Array
 from arr_stream.threads import one_blas_thread
 from arr_stream.types import ByteArray
@@ -53,7 +51,7 @@ class Device(Protocol):
         """Start the transfer of a value with its arrays to the host; the returned function waits for it."""
         ...
 
-    def make_flow(self, settings: MotionSettings) -> FlowEstimator:
+    def make_flow(self) -> FlowEstimator:
         """Return the flow estimator for lightness pictures on the device."""
         ...
 
@@ -91,8 +89,8 @@ class HostDevice:
     def fetch(self, value: R) -> Callable[[], R]:
         return lambda: value
 
-    def make_flow(self, settings: MotionSettings) -> FlowEstimator:
-        return make_flow(settings.flow, settings.preset)
+    def make_flow(self) -> FlowEstimator:
+        return DisFlow()
 
     def forget(self) -> None: ...
 

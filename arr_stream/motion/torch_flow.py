@@ -17,44 +17,18 @@ all. With `torch.compile` nearly every step between two convolutions or pools be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_stream.motion.flow import Flow, FlowInput, checked_flow, preset_of, raster_hw, reduced_hw
-
-
-@dataclass(frozen=True, slots=True)
-class TorchPreset:
-    """Thoroughness of the search.
-
-    Args:
-        most_pixels: Pictures are halved until they have no more than this; the flow is found on that raster.
-        radius_px: Search radius on a level.
-        coarse_radius_px: Search radius on the coarsest level.
-        warps: Linearisations of brightness on a level.
-        rounds: Smoothing steps after each linearisation.
-    """
-
-    most_pixels: int
-    radius_px: int
-    coarse_radius_px: int
-    warps: int
-    rounds: int
-
-
-PRESETS = MappingProxyType(
-    {
-        "ultrafast": TorchPreset(18_000, radius_px=1, coarse_radius_px=4, warps=1, rounds=5),
-        "fast": TorchPreset(70_000, radius_px=1, coarse_radius_px=4, warps=1, rounds=4),
-        "medium": TorchPreset(300_000, radius_px=2, coarse_radius_px=4, warps=2, rounds=4),
-    }
-)
-
+MOST_PIXELS = 70_000
+"""Pictures are halved until they have no more than this; the flow is found on that raster."""
+RADIUS_PX, COARSE_RADIUS_PX = 1, 4
+"""Search radius on a level, and on the coarsest."""
+ROUNDS = 4
+"""Smoothing steps on a level."""
 _LEAST_SIDE_PX = 12  # of the coarsest level
 SOFT_SIGN = 5.0  # grey levels of 256
 WINDOW_PX = 5
@@ -65,33 +39,29 @@ SMOOTH_WINDOW_PX = 5
 ROBUST_SQUARED = 4.0  # grey levels of 256
 
 
-def flow_px(previous: Tensor, present: Tensor, preset: str = "ultrafast", hw: tuple[int, int] | None = None) -> Tensor:
+def flow_px(previous: Tensor, present: Tensor, hw: tuple[int, int] | None = None) -> Tensor:
     """Return the backward flow from the present picture to the previous one.
 
     Args:
         previous, present: `[h, w]` float32 lightness in [0, 255], on one device.
-        preset: A key of `PRESETS`.
         hw: Raster of the result; None for the pictures' own.
 
     Returns:
         `[h, w, 2]` float32 `(dx, dy)` in pixels of the result's raster.
 
     Raises:
-        InvalidSetting: An unknown preset.
         ValueError: The pictures differ in size.
     """
-    chosen = preset_of(PRESETS, preset)
     if previous.shape != present.shape:
         raise ValueError(f"pictures differ in size: {tuple(previous.shape)} and {tuple(present.shape)}")
-    levels = pyramid(torch.stack([previous, present])[:, None], chosen)
+    levels = pyramid(torch.stack([previous, present])[:, None])
     coarsest = levels[-1]
     flow = coarsest.new_zeros((1, 2, *coarsest.shape[2:]))
     for level in reversed(levels):
         flow = resize_flow(flow, _sides(level))
-        radius_px = chosen.coarse_radius_px if level is coarsest else chosen.radius_px
+        radius_px = COARSE_RADIUS_PX if level is coarsest else RADIUS_PX
         flow = flow + _searched(level, flow, radius_px)
-        for _ in range(chosen.warps):
-            flow = median3(_refined(level, flow, chosen.rounds))
+        flow = median3(_refined(level, flow))
     return resize_flow(flow, hw or (present.shape[0], present.shape[1]))[0].permute(1, 2, 0).contiguous()
 
 
@@ -124,9 +94,9 @@ def _median_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
 
 
-def pyramid(pictures: Tensor, preset: TorchPreset) -> list[Tensor]:
+def pyramid(pictures: Tensor) -> list[Tensor]:
     """Return pictures `[2, 1, h, w]` from the finest level that is searched to the coarsest."""
-    while pictures.shape[2] * pictures.shape[3] > preset.most_pixels and min(_sides(pictures)) >= 2 * _LEAST_SIDE_PX:
+    while pictures.shape[2] * pictures.shape[3] > MOST_PIXELS and min(_sides(pictures)) >= 2 * _LEAST_SIDE_PX:
         pictures = _halved(pictures)
     levels = [pictures]
     while min(_sides(levels[-1])) >= 2 * _LEAST_SIDE_PX:
@@ -178,7 +148,7 @@ def differences(there: Tensor, here: Tensor, radius_px: int, *, at_once: bool) -
     return torch.stack([(there[:, y : y + height, x : x + width] - here).abs_().sum(0) for y in side for x in side])
 
 
-def _refined(level: Tensor, flow: Tensor, rounds: int) -> Tensor:
+def _refined(level: Tensor, flow: Tensor) -> Tensor:
     """Refine a flow `[1, 2, h, w]` towards constant brightness and smoothness.
 
     With m the local mean, g the gradient, w the robust weight and s smoothness, each step minimises
@@ -190,7 +160,7 @@ def _refined(level: Tensor, flow: Tensor, rounds: int) -> Tensor:
     weight = torch.rsqrt(change * change + ROBUST_SQUARED)
     constant = (gradient * flow).sum(1, keepdim=True) - change
     pull = gradient / (-SMOOTHNESS / weight - (gradient * gradient).sum(1, keepdim=True))
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         mean = _mean(flow, SMOOTH_WINDOW_PX)
         flow = torch.addcmul(mean, pull, (gradient * mean).sum(1, keepdim=True) - constant)
     return flow
@@ -251,29 +221,3 @@ def _gradient_kernels(device: torch.device) -> Tensor:
     across = torch.zeros(3, 3)
     across[1, 0], across[1, 2] = -0.5, 0.5
     return torch.stack([across, across.T])[:, None].to(device)
-
-
-class TorchFlow:
-    """Estimator of this flow on the CPU, for grey pictures on the host.
-
-    Args:
-        preset: `ultrafast`, `fast` or `medium`.
-
-    Attributes:
-        reduction: The search runs on the grey pictures' size divided by this; may be changed between frames.
-
-    Raises:
-        InvalidSetting: An unknown preset.
-    """
-
-    def __init__(self, preset: str = "ultrafast") -> None:
-        preset_of(PRESETS, preset)
-        self._preset = preset
-        self.reduction = 1
-
-    def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
-        hw, searched_hw = raster_hw(previous, present), reduced_hw(present.grey, self.reduction)
-        with torch.no_grad():
-            earlier, now = (torch.from_numpy(given.reduced(searched_hw)).float() for given in (previous, present))
-            offset_px = flow_px(earlier, now, self._preset, hw).numpy()
-        return checked_flow(previous.reduced(hw), present.reduced(hw), offset_px)

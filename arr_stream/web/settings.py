@@ -33,7 +33,6 @@ RUNNING = (
     "keyframes.clusters",
     "keyframes.cluster_count",
     "keyframes.embeddings",
-    "motion.preset",
     "relevance.trust",
     "relevance.language",
 )

@@ -179,9 +179,8 @@ def _generator(settings: Settings) -> StandardGenerator:
 
 
 def _pipeline(settings: Settings, device: TorchDevice, queries: Any) -> Pipeline:
-    on_device = settings.with_values({"motion.flow": "torch"})
     provider = InStepKeyframes(_generator(settings))
-    return Pipeline(on_device, provider, queries, clock=time.perf_counter, device=device)
+    return Pipeline(settings, provider, queries, clock=time.perf_counter, device=device)
 
 
 def frame_table(

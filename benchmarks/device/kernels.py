@@ -17,7 +17,6 @@ from arr_stream.evaluation.tables import ResultTable
 from arr_stream.gpu.device import TorchDevice
 from arr_stream.gpu.flow import estimate
 from arr_stream.gpu.graphs import flatten
-from arr_stream.motion import usual_preset
 from arr_stream.motion.camera import motion_between, motion_since, visible_structure
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import FIXATION, Carried, TemporalCache, carried, with_selection
@@ -205,9 +204,8 @@ def _kernels(frames: list[Frame], device: torch.device, settings: Settings) -> I
     look = frame_features(now, earlier.colours, grid)
     yield from _seeing(now, look, grid)
     hw = (grid.rows * 4, grid.columns * 4)
-    preset = usual_preset("torch", settings.motion.preset)
-    flow = estimate(earlier.grey, look.grey, hw, preset)
-    yield Kernel("flow", lambda: estimate(earlier.grey, look.grey, hw, preset), (earlier.grey, look.grey))
+    flow = estimate(earlier.grey, look.grey, hw)
+    yield Kernel("flow", lambda: estimate(earlier.grey, look.grey, hw), (earlier.grey, look.grey))
     motion = motion_between(flow, visible_structure(look.eighth_grey))
     yield Kernel("motion against the camera", lambda: _motion_against_camera(_fresh(flow), look.eighth_grey), flow)
     moving = Carried(torch.rand((1, *hw), device=device), (flow,))

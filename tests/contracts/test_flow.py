@@ -1,4 +1,4 @@
-"""Contract of flow estimators, run with each search and preset."""
+"""Contract of flow estimators: the host's and the device's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 import pytest
+import torch
 
-from arr_stream.motion import FLOWS, make_flow
-from arr_stream.motion.flow import Flow, FlowEstimator, FlowInput
+from arr_stream.gpu.flow import DeviceFlow
+from arr_stream.motion.flow import DisFlow, Flow, FlowInput
 from arr_stream.types import ByteArray, Frame
 
 Measure = Callable[[ByteArray, ByteArray], Flow]
@@ -33,14 +34,21 @@ def flow_input(rgb: ByteArray) -> FlowInput:
     return FlowInput(half, Frame(0, 0.0, rgb))
 
 
-SEARCHES = [f"{name}-{preset}" for name in ("dis", "torch") for preset in ("ultrafast", "fast", "medium")]
+def on_host(previous: ByteArray, present: ByteArray) -> Flow:
+    return DisFlow().estimate(flow_input(previous), flow_input(present))
 
 
-@pytest.fixture(params=SEARCHES)
+def on_device(previous: ByteArray, present: ByteArray) -> Flow:
+    made = [flow_input(rgb) for rgb in (previous, present)]
+    given = [FlowInput(torch.from_numpy(each.grey).float(), each.frame) for each in made]
+    return DeviceFlow(lambda step, *args: step(*args)).estimate(*given).to_numpy()
+
+
+@pytest.fixture(params=[on_host, on_device])
 def measure(request: pytest.FixtureRequest) -> Measure:
     """Backward flow between two pictures."""
-    name, preset = request.param.split("-")
-    return lambda previous, present: make_flow(name, preset).estimate(flow_input(previous), flow_input(present))
+    found: Measure = request.param
+    return found
 
 
 @pytest.mark.parametrize("shift_xy", [(6, 0), (-4, 8), (3, -5)])
@@ -118,9 +126,6 @@ def test_noise_in_flat_areas_is_no_alarm(measure: Measure) -> None:
     assert measure(*noisy).residual.mean() < 0.02
 
 
-def test_pictures_of_two_sizes_are_refused() -> None:
-    pair = flow_input(texture(64, 64)), flow_input(texture(64, 96))
-    for name in FLOWS:
-        estimator: FlowEstimator = make_flow(name)
-        with pytest.raises(ValueError, match="differ in size"):
-            estimator.estimate(*pair)
+def test_pictures_of_two_sizes_are_refused(measure: Measure) -> None:
+    with pytest.raises(ValueError, match="differ in size"):
+        measure(texture(64, 64), texture(64, 96))
