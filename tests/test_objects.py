@@ -18,15 +18,14 @@ from typer.testing import CliRunner
 from arr_stream.cli import app
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, KeyframeFailed, WeightsInvalid
-from arr_stream.keyframes.base import PARTS, KeyframeInput, KeyframePart, ObjectFinding
+from arr_stream.keyframes.base import PARTS, KeyframeInput
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.keyframes.objects import CARDS, detected_labels, make_object_finder
 from arr_stream.keyframes.objects.darknet import constant, model, node
-from arr_stream.keyframes.objects.detector import Card, Found, ObjectDetector, card_of
+from arr_stream.keyframes.objects.detector import Card, ObjectDetector, card_of
 from arr_stream.keyframes.objects.heads import detections
 from arr_stream.live.alerts import RuleWatch, parse_rule
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.keyframe_results import KeyframeResults
 from arr_stream.motion.objects import ObjectTracks, carried_objects
 from arr_stream.object_names import COCO
 from arr_stream.patch_set import PatchSet
@@ -442,29 +441,18 @@ class TestStream:
             centre = (each.box_xyxy[0] + each.box_xyxy[2]) / 2 * 320
             assert abs(centre - (56 + 4 * index)) < 40
 
-    def test_what_is_lost_between_keyframes_is_found_again_in_a_window(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_is_lost_between_keyframes_is_found_again(self, tmp_path: Path) -> None:
         """One dog stays, and one jumps where no flow follows it."""
-        looks: list[tuple[int, int]] = []
-
-        def find(self: ObjectDetector, rgb: np.ndarray, share: float = 1.0) -> Found:
-            looks.append(rgb.shape[:2])
-            return whole(self, rgb, share)
-
-        whole = ObjectDetector.find
-        monkeypatch.setattr(ObjectDetector, "find", find)
         noise = np.random.default_rng(0).integers(90, 130, (320, 320, 3), np.uint8)
         ground = cv2.GaussianBlur(noise, (0, 0), 2)
         frames = []
-        for index in range(14):
+        for index in range(20):
             rgb = ground.copy()
-            for x, y in (64, 64), (160 + 64 * (index % 2) if index < 10 else 192, 240):
+            for x, y in (64, 64), (160 + 64 * (index % 2) if index < 15 else 192, 240):
                 rgb[y : y + 32, x : x + 32] = (0, 0, 255)
             frames.append(rgb)
         seen = steps(with_detector(colour_detector(tmp_path)), "dog", frames)
-        assert looks == [(320, 320), (160, 160)]
-        assert [patches.parts["objects"][0] for patches in seen] == [0] * 10 + [10] * 4
+        assert [patches.parts["objects"][0] for patches in seen] == [0] * 15 + [15] * 5
         boxes = {each.track: each.box_xyxy for each in seen[-1].objects}
         assert boxes[1] == seen[0].objects[0].box_xyxy
         (again,) = (box for track, box in boxes.items() if track > 1)
@@ -509,25 +497,6 @@ class TestStream:
         assert len(fired) == 1 and 60 <= fired[0] <= 70
 
 
-@pytest.mark.parametrize(
-    ("side", "lost", "expected"),
-    [(0.2, np.s_[:1, :1], (5, 0, 10, 5)), (0.45, np.s_[:1, :1], None), (0.2, np.s_[:24], None)],
-)
-def test_the_detector_looks_where_objects_are_doubtful(
-    side: float, lost: Any, expected: tuple[int, int, int, int] | None
-) -> None:
-    """At all of the frame where an object is too large for a window, or most of the frame is new."""
-    results = KeyframeResults(Grid.for_size((320, 320)), lambda values: values)
-    results.record_request(0, ["objects"])
-    box = 0.02, 0.9 - side, 0.02 + side, 0.9
-    results.adopt(KeyframePart(0, "objects", ObjectFinding((DetectedObject("dog", 0.9, box),)), "colours"))
-    trust = np.full((40, 40), 0.6, np.float32)
-    trust[lost] = 0
-    results.flows[0] = replace(results.flows[0], confidence=trust)
-    window = results.doubtful_window()
-    assert (window and (window.top, window.left, window.bottom, window.right)) == expected
-
-
 class TestTracks:
     @staticmethod
     def thing(x: float, label: str = "dog", score: float = 0.9, track: int = 0) -> DetectedObject:
@@ -535,48 +504,36 @@ class TestTracks:
 
     def test_numbers_go_to_those_at_the_same_place(self) -> None:
         tracks = ObjectTracks()
-        first = tracks.renewed(0, [self.thing(0.1), self.thing(0.6)])
-        tracks.looked(30, first)
-        again = tracks.renewed(30, [self.thing(0.62), self.thing(0.3), self.thing(0.12)])
+        first = tracks.renewed([self.thing(0.1), self.thing(0.6)])
+        tracks.looked(first)
+        again = tracks.renewed([self.thing(0.62), self.thing(0.3), self.thing(0.12)])
         assert [each.track for each in first] == [1, 2] and [each.track for each in again] == [2, 3, 1]
 
     def test_classes_are_not_mixed(self) -> None:
         tracks = ObjectTracks()
-        tracks.looked(30, tracks.renewed(0, [self.thing(0.1)]))
-        again = tracks.renewed(30, [self.thing(0.1, "cat")])
+        tracks.looked(tracks.renewed([self.thing(0.1)]))
+        again = tracks.renewed([self.thing(0.1, "cat")])
         assert [(each.label, each.track) for each in again] == [("cat", 2), ("dog", 1)]
 
     def test_one_that_is_missed_fades_and_one_that_is_known_may_be_faint(self) -> None:
         tracks, known = ObjectTracks(), [self.thing(0.1)]
         left = []
         for index in range(6):
-            known = list(tracks.renewed(index, known if index == 0 else []))
-            tracks.looked(index + 1, known)
+            known = list(tracks.renewed(known if index == 0 else []))
+            tracks.looked(known)
             left.append([round(each.score, 2) for each in known])
         assert left == [[0.9], [0.63], [0.44], [0.31], [], []]
-        tracks.looked(9, tracks.renewed(8, [self.thing(0.1)]))
-        assert [each.score for each in tracks.renewed(9, [self.thing(0.1, score=0.12)])] == [0.12]
-        assert tracks.renewed(11, [self.thing(0.1, score=0.12)]) == ()
+        tracks.looked(tracks.renewed([self.thing(0.1)]))
+        assert [each.score for each in tracks.renewed([self.thing(0.1, score=0.12)])] == [0.12]
+        assert tracks.renewed([self.thing(0.1, score=0.12)]) == ()
 
     def test_one_that_was_found_surely_is_reported_from_then_on(self) -> None:
         tracks, known, reported = ObjectTracks(), (), []
-        for index, score in enumerate([0.45, 0.55, 0.3, None]):
-            tracks.looked(index, known)
-            known = tracks.renewed(index, [self.thing(0.1, score=score)] if score else [self.thing(0.7, score=0.3)])
+        for score in (0.45, 0.55, 0.3, None):
+            tracks.looked(known)
+            known = tracks.renewed([self.thing(0.1, score=score)] if score else [self.thing(0.7, score=0.3)])
             reported.append([each.sure for each in known])
         assert reported == [[False], [True], [True], [False]]
-
-    def test_a_window_renews_what_is_within_it_alone(self) -> None:
-        tracks, window = ObjectTracks(), (0.0, 0.0, 0.5, 1.0)
-        first = tracks.renewed(0, [self.thing(0.1), self.thing(0.4), self.thing(0.7)])
-        tracks.looked(10, first, window)
-        moved = DetectedObject("dog", 0.8, (0.3, 0.4, 0.7, 0.6))
-        part = DetectedObject("dog", 0.8, (0.82, 0.4, 1.0, 0.6))
-        inside, across, beyond = tracks.renewed(10, [moved, part])
-        assert (inside.track, inside.score) == (1, 0.8) and (across, beyond) == first[1:]
-        np.testing.assert_allclose(inside.box_xyxy, (0.15, 0.4, 0.35, 0.6))
-        tracks.looked(20, (inside, across, beyond), window)
-        assert [each.score for each in tracks.renewed(20, [])] == pytest.approx([0.56, 0.9, 0.9])
 
     def test_they_go_where_the_flow_goes(self) -> None:
         offset = np.zeros((32, 40, 2), np.float32)

@@ -59,13 +59,11 @@ class KeyframeInput:
 
     Args:
         text_before: Limits the text search to new places; None searches everywhere.
-        share: Longer side of the picture, as a share of that of the frame that it was cut from.
     """
 
     frame: Frame
     grid: Grid
     text_before: TextBefore | None = None
-    share: float = 1.0
 
     @property
     def quarter_hw(self) -> tuple[int, int]:

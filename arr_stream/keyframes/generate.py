@@ -50,7 +50,6 @@ class KeyframeRequest:
         asked: There are queries; parts that are not awaited only affect the leftover budget and may arrive late.
         text_before: See `KeyframeInput`.
         window: A request between keyframes, often for a crop of a frame, whose result is due within a few frames.
-        share: See `KeyframeInput`.
     """
 
     frame: Frame
@@ -61,7 +60,6 @@ class KeyframeRequest:
     asked: bool = False
     text_before: TextBefore | None = None
     window: bool = False
-    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ class StandardGenerator:
         self.object_finder = object_finder
 
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
-        picture = KeyframeInput(request.frame, request.grid, request.text_before, request.share)
+        picture = KeyframeInput(request.frame, request.grid, request.text_before)
         jobs: dict[PartName, Job] = {}
         if (clusterer := self.clusterer) is not None:
             jobs["clusters"] = lambda: ((made := clusterer.cluster(picture)), made.method)

@@ -22,9 +22,9 @@ from arr_stream.keyframes.base import (
 from arr_stream.keyframes.text.regions import LEAST_LIKENESS, placed, settled, small_regions, text_mask
 from arr_stream.motion.carry import carried_points, carry
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.objects import DOUBTFUL, LEAST_TRUST, ObjectTracks, carried_objects
+from arr_stream.motion.objects import ObjectTracks, carried_objects
 from arr_stream.motion.planes import TEXT, CarriedPlane, RegionPlanes
-from arr_stream.motion.window import Window, joined, window_on
+from arr_stream.motion.window import Window, joined
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, to_numpy, zeros
 from arr_stream.texture.layout import EMBEDDING
@@ -45,9 +45,6 @@ V = TypeVar("V")
 
 _KNOWN = 0.5
 """Least confidence at which data of an earlier frame are valid for this one."""
-_MOST_DOUBT, _LARGE = 0.5, 0.4
-"""Share of a frame that is doubtful, and side of a doubtful object as a share of the frame's, above which a window of
-half of the sides is too small."""
 
 
 def carried_to_cells(plane: Array, flow: Flow) -> Array:
@@ -118,30 +115,9 @@ class KeyframeResults:
     def record_request(self, index: int, parts: Collection[PartName]) -> None:
         """Record a request for some parts on the present frame."""
         if "objects" in parts:
-            self._tracks.looked(index, self.all_objects())
+            self._tracks.looked(self.all_objects())
         self._pending[index] = set(parts)
         self.flows[index] = Flow.still(self.reduced_hw(8), self._like)
-
-    def doubtful_window(self) -> Window | None:
-        """Return the part of the present frame in which a detector should look for objects; None for all of it.
-
-        It holds what the last look cannot explain, and objects whose place is uncertain. Waits for a device.
-        """
-        flow = self._host_flow("objects")
-        doubt = (averaged(flow.confidence, (2 * self.grid.rows, 2 * self.grid.columns)) < _KNOWN).astype(np.float32)
-        doubtful = [each for each in self.all_objects() if LEAST_TRUST <= each.trust < DOUBTFUL]
-        sides = [side for x0, y0, x1, y1 in (each.box_xyxy for each in doubtful) for side in (x1 - x0, y1 - y0)]
-        if doubt.mean() > _MOST_DOUBT or max(sides, default=0) > _LARGE:
-            return None
-        for each in doubtful:
-            doubt[each.samples(doubt.shape)] += 1
-        return window_on(doubt, self.grid)
-
-    def record_object_request(self, index: int, window: Window) -> None:
-        """Record a request for the objects in a window of the present frame."""
-        flow = self._host_flow("objects")
-        self._tracks.looked(index, self.all_objects(), window.box_xyxy(self.grid))
-        self._request_places(index, "objects", flow, [window.on(flow.hw, self.grid)])
 
     def record_text_request(self, index: int, doubtful: Sequence[TextRegion], new: BoolArray) -> None:
         """Record a request for text on the present frame, at doubtful regions and new places `[h, w]`."""
@@ -155,7 +131,7 @@ class KeyframeResults:
         if self._window is not None and self._window.index == part.index:
             return self._join(self._window, part)
         if isinstance(part.value, ObjectFinding):
-            part = replace(part, value=ObjectFinding(self._tracks.renewed(part.index, part.value.objects)))
+            part = replace(part, value=ObjectFinding(self._tracks.renewed(part.value.objects)))
         self._parts[part.part] = part
         self.drop_request(part.index, (part.part,))
         match part.value:

@@ -24,8 +24,6 @@ _REPORTED_SCORE = 0.5
 """Score that an object must reach once to be reported: most labels below it are false."""
 _MISSED = 0.7
 """Factor on the score of a tracked object that the detector missed."""
-Box = tuple[float, float, float, float]
-_FRAME: Box = (0.0, 0.0, 1.0, 1.0)
 _POINTS = np.stack(np.meshgrid(np.linspace(-0.6, 0.6, 4), np.linspace(-0.6, 0.6, 4)), -1).reshape(-1, 2)
 """`[16, 2]`, points of a box that are propagated: offsets from its middle, in halves of its sides."""
 
@@ -69,26 +67,19 @@ class ObjectTracks:
     """Tracks: persistent numbers of objects across detector runs."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[tuple[DetectedObject, ...], Box]] = {}
+        self._known: tuple[DetectedObject, ...] = ()
         self._next = 1
 
-    def looked(self, index: int, known: Sequence[DetectedObject], window_xyxy: Box = _FRAME) -> None:
-        """Store the known objects of a frame on which a detector runs, on all of it or on a window."""
-        self._known[index] = tuple(each for each in known if each.trust >= LEAST_TRUST), window_xyxy
+    def looked(self, known: Sequence[DetectedObject]) -> None:
+        """Store the known objects of a frame on which a detector runs."""
+        self._known = tuple(each for each in known if each.trust >= LEAST_TRUST)
 
-    def renewed(self, index: int, found: Sequence[DetectedObject]) -> tuple[DetectedObject, ...]:
+    def renewed(self, found: Sequence[DetectedObject]) -> tuple[DetectedObject, ...]:
         """Return the numbered objects on that frame: the detected ones, and those that were missed only a few times.
-
-        Boxes of `found` are normalised to the window. Objects outside of it are not changed.
 
         A tracked object may be found with a low score, as in Zhang et al., "ByteTrack" (ECCV 2022).
         """
-        before, window = self._known.pop(index, ((), _FRAME))
-        known = [each for each in before if _within(each.box_xyxy, window)]
-        beyond = [each for each in before if each not in known]
-        placed = (replace(each, box_xyxy=_placed(each.box_xyxy, window)) for each in found)
-        found = [each for each in placed if not any(_overlap(each, other) for other in beyond)]
-        self._known = {frame: objects for frame, objects in self._known.items() if frame > index}
+        known, self._known = self._known, ()
         pairs = [(_overlap(a, b), i, j) for i, a in enumerate(found) for j, b in enumerate(known)]
         tracks: dict[int, int] = {}
         for overlap, i, j in sorted(pairs, reverse=True):
@@ -105,22 +96,11 @@ class ObjectTracks:
             each for each in known if each.track not in tracks.values() and not any(_overlap(each, one) for one in seen)
         ]
         missed = (replace(each, score=each.score * _MISSED) for each in lost)
-        return (*seen, *(each for each in missed if each.score >= _NEW_SCORE), *beyond)
+        return (*seen, *(each for each in missed if each.score >= _NEW_SCORE))
 
     def forget(self) -> None:
         """Restart in a new scene; numbers are not reused."""
-        self._known.clear()
-
-
-def _placed(box: Box, window: Box) -> Box:
-    """Return a box on the frame that is normalised to a window of it."""
-    (left, top, right, bottom), (x0, y0, x1, y1) = window, box
-    width, height = right - left, bottom - top
-    return left + x0 * width, top + y0 * height, left + x1 * width, top + y1 * height
-
-
-def _within(box: Box, window: Box) -> bool:
-    return all(box[side] >= window[side] and box[side + 2] <= window[side + 2] for side in range(2))
+        self._known = ()
 
 
 def _overlap(one: DetectedObject, other: DetectedObject) -> float:

@@ -22,8 +22,8 @@ WINDOW_EVERY = 3
 """Fewest frames between two requests for new places."""
 TEXT_EVERY = 10
 """Fewest frames between two text searches."""
-OBJECTS_EVERY, WHOLE_OBJECTS_EVERY = 10, 15
-"""Fewest frames between two object detections, if the second is in a window, and if it is of the whole frame."""
+OBJECTS_EVERY = 15
+"""Fewest frames between two object detections."""
 LEAST_NEW, MOST_NEW = 0.01, 0.3
 """Bounds of the new share of a frame within which text is searched between keyframes."""
 WINDOW_COST_CELLS = 10
@@ -80,7 +80,6 @@ class Refresher:
     _failed: bool = field(init=False, default=False)
     _damaged: bool = field(init=False, default=False)
     _whole_text_index: int | None = field(init=False, default=None)
-    _whole_objects_index: int | None = field(init=False, default=None)
     _text_index: int | None = field(init=False, default=None)
     _window_index: int | None = field(init=False, default=None)
     _window_failed: bool = field(init=False, default=False)
@@ -113,7 +112,7 @@ class Refresher:
             asked, every = "text" in occasion.needed, TEXT_EVERY * interval_factor
             requested = auto and not occasion.query_dominates and self._look_for_text(frame, asked=asked, every=every)
             if occasion.objects_doubtful and not requested:
-                requested = self._look_for_objects(frame, settings.interval, interval_factor)
+                requested = self._look_for_objects(frame, interval_factor)
             if occasion.window_share and not requested:
                 self._look_at_new(frame, occasion, settings.interval * interval_factor)
         return reason, self._collect()
@@ -174,8 +173,6 @@ class Refresher:
             self._shown = ShownColours(occasion.colours()) if occasion.window_share else None
         if whole_text and "text" in accepted:
             self._whole_text_index = frame.index
-        if "objects" in accepted:
-            self._whole_objects_index = frame.index
         self._owed_parts = tuple(part for part in wanted if part not in accepted)
         return accepted
 
@@ -207,33 +204,17 @@ class Refresher:
         self.results.record_text_request(frame.index, before.doubtful, new)
         return True
 
-    def _look_for_objects(self, frame: Frame, interval: int, factor: int) -> bool:
-        """Request objects, in a window if only a part of the frame is doubtful; return whether a request was made.
-
-        A keyframe has no objects while a request is pending. After an interval, the whole frame makes up for it.
-        """
-        found_index, whole_index = self.results.origin("objects"), self._whole_objects_index
-        if found_index is None or whole_index is None or self.results.pending("objects"):
+    def _look_for_objects(self, frame: Frame, factor: int) -> bool:
+        """Request objects if the last ones are old enough; return whether a request was made."""
+        found_index = self.results.origin("objects")
+        if found_index is None or self.results.pending("objects"):
             return False
-        age_frames, grid = frame.index - found_index, self.results.grid
-        if age_frames < OBJECTS_EVERY * factor:
+        if frame.index - found_index < OBJECTS_EVERY * factor:
             return False
-        window = self.results.doubtful_window() if frame.index - whole_index < interval * factor else None
-        request = KeyframeRequest(frame, grid, ("objects",), window=True)
-        if window is not None:
-            part, part_grid = window.cut(frame, grid)
-            share = max(part.size_wh) / max(frame.size_wh)
-            request = replace(request, frame=part, grid=part_grid, share=share)
-        elif age_frames < WHOLE_OBJECTS_EVERY * factor:
-            return False
-        if not (accepted := self.provider.submit(request)):
-            return False
-        if window is not None:
-            self.results.record_object_request(frame.index, window)
-        else:
+        accepted = self.provider.submit(KeyframeRequest(frame, self.results.grid, ("objects",), window=True))
+        if accepted:
             self.results.record_request(frame.index, accepted)
-            self._whole_objects_index = frame.index
-        return True
+        return bool(accepted)
 
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
         """Request the embedding of new places, within a share of a keyframe's cost per interval.

@@ -40,10 +40,6 @@ class Window:
     def cells(self) -> int:
         return (self.bottom - self.top) * (self.right - self.left)
 
-    def box_xyxy(self, grid: Grid) -> tuple[float, float, float, float]:
-        """Return left, top, right and bottom, normalised to [0, 1]."""
-        return self.left / grid.columns, self.top / grid.rows, self.right / grid.columns, self.bottom / grid.rows
-
     def cut(self, frame: Frame, grid: Grid) -> tuple[Frame, Grid]:
         """Return the part as a separate frame, with its grid."""
         cell_w, cell_h = grid.cell_px
@@ -109,18 +105,6 @@ def window_around(new: BoolArray, strange: FloatArray, grid: Grid) -> tuple[Wind
     top, bottom = _side(y, h, grid.rows)
     left, right = _side(x, w, grid.columns)
     return Window(top, left, bottom, right), not known
-
-
-def window_on(doubt: FloatArray, grid: Grid) -> Window:
-    """Return the window of half of the rows and columns that has the most `doubt`, `[2*gh, 2*gw]`, near its middle."""
-    rows, columns = -(-grid.rows // 2), -(-grid.columns // 2)
-    for _ in range(2):
-        # Two means over half a window fall off from its middle to its sides.
-        doubt = cv2.blur(doubt, (columns, rows), borderType=cv2.BORDER_CONSTANT)
-    y, x = divmod(int(doubt.argmax()), doubt.shape[1])
-    top = min(max(0, round((y - rows) / 2)), grid.rows - rows)
-    left = min(max(0, round((x - columns) / 2)), grid.columns - columns)
-    return Window(top, left, top + rows, left + columns)
 
 
 def inner_places(new: BoolArray) -> BoolArray:

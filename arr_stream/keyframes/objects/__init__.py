@@ -132,7 +132,7 @@ class DetectorFinder:
             # A bad file is not read again on every keyframe.
             self._fault = fault
             raise
-        found = detector.find(picture.frame.rgb, picture.share)
+        found = detector.find(picture.frame.rgb)
         hw = picture.quarter_hw
         quarter = resized(picture.frame.rgb, hw[::-1])
         objects = []

@@ -155,18 +155,14 @@ class ObjectDetector:
                 remedy=f"give one for pictures of at most {MOST_SIDE_PX} pixels a side",
             )
 
-    def find(self, rgb: ByteArray, share: float = 1.0) -> Found:
+    def find(self, rgb: ByteArray) -> Found:
         """Return the objects in a picture `[H, W, 3]`.
-
-        A part of a frame, whose longer side is a `share` of the frame's, is seen once, at the frame's scale.
 
         Raises:
             KeyframeFailed: The outputs are not finite.
             WeightsInvalid: They fit no supported detector, or another number of classes.
         """
         sides = self.card.sides_px if self._fixed_wh is None else (max(self._fixed_wh),)
-        if share < 1:
-            sides = (_strides(sides[0] * share),)
         looks = [self._looked(rgb, side, LEAST_LARGE if at else 0.0) for at, side in enumerate(sides)]
         return _surest((np.concatenate([boxes for boxes, _ in looks]), np.concatenate([scores for _, scores in looks])))
 
