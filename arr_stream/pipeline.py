@@ -380,7 +380,7 @@ class Pipeline:
             objects=self._named_objects(state),
             damaged=frame.damaged,
             region=state.scorers.region,
-            notices=(*notices, *region_notices, *self._device.notices()),
+            notices=(*notices, *region_notices),
             frame_ref=weakref.ref(frame),
         )
 

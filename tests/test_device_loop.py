@@ -15,7 +15,7 @@ import tests.test_pipeline
 import tests.test_pipeline_meaning
 from arr_stream.config import Settings
 from arr_stream.gpu.device import TorchDevice
-from arr_stream.gpu.graphs import Constants, flatten, unflatten
+from arr_stream.gpu.graphs import flatten, unflatten
 from arr_stream.keyframes.base import TextFinding
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
@@ -277,14 +277,6 @@ def test_values_come_apart_and_together_again() -> None:
         flatten((np.zeros(3),), [])
 
 
-def test_constants_are_what_nobody_made() -> None:
-    given, shared = torch.rand(4), torch.rand(4)
-    with Constants() as constants:
-        (given * shared + given.sum()).clamp(min=shared.mean())
-    assert [any(found is each for found in constants.found) for each in (given, shared)] == [True, True]
-    assert len(constants.found) == 2
-
-
 NEVER_WAITS = """
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -383,7 +375,6 @@ def test_a_gpu_chooses_the_same_cells(asked: str) -> None:
     overlaps, captured = [], []
     for frame in _scene():
         one, other, third = (pipeline.step(frame) for pipeline in (on_cpu, on_gpu, plain))
-        assert not any("without a CUDA graph" in notice for notice in other.notices)
         overlaps.append(_overlap(one, other))
         captured.append(_overlap(third, other))
         assert np.abs(one.relevance - other.relevance).mean() < 0.01

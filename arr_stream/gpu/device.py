@@ -126,12 +126,6 @@ class TorchDevice:
         for step in self._steps.values():
             step.forget()
 
-    def notices(self) -> tuple[str, ...]:
-        notices = tuple(notice for step in self._steps.values() for notice in step.notices)
-        for step in self._steps.values():
-            step.notices.clear()
-        return notices
-
 
 def _as_tensor(values: ByteArray) -> Tensor:
     """Return a read-only view, without torch's warning about read-only arrays."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -105,7 +105,7 @@ def _mean3(planes: Tensor) -> Tensor:
     return F.avg_pool2d(F.pad(planes, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
 
 
-@lru_cache(maxsize=4)
+@cache
 def _binomial(device: torch.device) -> Tensor:
     row = torch.tensor([0.25, 0.5, 0.25], device=device)
     return (row[:, None] * row)[None, None]

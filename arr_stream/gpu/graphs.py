@@ -1,29 +1,27 @@
 """Steps of a frame as CUDA graphs, captured once for each form of their input and then replayed.
 
-A step is a pure function: it reads only its arguments and returns all of its results. A
-graph reads and writes fixed memory; arguments are copied in and results out in one launch each, so that callers hold
-ordinary tensors that the next replay does not overwrite.
+A step is a pure function: it reads only its arguments and constants, and returns all of its results. A graph reads and
+writes fixed memory; arguments are copied in and results out in one launch each, so that callers hold ordinary tensors
+that the next replay does not overwrite. Constants are made at first use and cached without a limit (`functools.cache`):
+a graph reads them where they are.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-WARM_UPS = 2
+_WARM_UPS = 2
 """Runs before a capture: libraries choose their algorithms, and constants are made, at first use."""
-
 
 Form = tuple[Any, ...]
 """Structure of a value without its tensors; values of equal forms can share a graph.
@@ -59,18 +57,15 @@ def flatten(value: Any, tensors: list[Tensor]) -> Form:
     return (None, value, ())
 
 
-def unflatten(form: Form, tensors: Sequence[Any]) -> Any:
+def unflatten(form: Form, tensors: Iterable[Any]) -> Any:
     """Return the value of a form with these tensors; the inverse of `flatten`."""
-    return _built(form, iter(tensors))
-
-
-def _built(form: Form, tensors: Iterator[Any]) -> Any:
+    left = iter(tensors)
     kind, what, inside = form
     if kind is Tensor:
-        return next(tensors)
+        return next(left)
     if kind is None:
         return what
-    parts = [_built(part, tensors) for part in inside]
+    parts = [unflatten(part, left) for part in inside]
     if kind is tuple:
         return tuple(parts)
     if kind is dict:
@@ -78,7 +73,7 @@ def _built(form: Form, tensors: Iterator[Any]) -> Any:
     return kind(*parts)
 
 
-@lru_cache(maxsize=256)
+@cache
 def _parts_of(kind: type) -> tuple[str, ...]:
     """Return the field names of a dataclass without equality; empty for other types."""
     if not is_dataclass(kind) or kind.__eq__ is not object.__eq__:
@@ -88,20 +83,12 @@ def _parts_of(kind: type) -> tuple[str, ...]:
 
 @dataclass(slots=True, eq=False)
 class _Graph:
-    """One capture.
-
-    Args:
-        graph: The CUDA graph.
-        inputs, outputs: Its fixed memory.
-        form: Form of the result.
-        held: Other tensors that it reads, such as shared tables; a reference keeps their memory in place.
-    """
+    """One capture: the CUDA graph, its fixed memory, and the form of its result."""
 
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
     outputs: list[Tensor]
     form: Form
-    held: list[Any]
 
     def replay(self, tensors: Sequence[Tensor]) -> Any:
         copy_all(self.inputs, tensors)
@@ -114,8 +101,7 @@ class _Graph:
 class Captured(Generic[P, R]):
     """A pure function on tensors that becomes a CUDA graph when it is called with the same form a second time.
 
-    On a CPU, or with graphs off, it is called directly. A function that cannot be captured is also called directly, and
-    `notices` reports that.
+    On a CPU, or with graphs off, it is called directly.
 
     Args:
         function: Reads nothing but its arguments and constants, never waits for the device, and gives tensors in any
@@ -130,7 +116,6 @@ class Captured(Generic[P, R]):
         self._enabled = enabled and device.type == "cuda"
         self._most = most
         self._graphs: OrderedDict[Form, _Graph | None] = OrderedDict()
-        self.notices: list[str] = []
 
     @property
     def captures(self) -> int:
@@ -145,15 +130,13 @@ class Captured(Generic[P, R]):
         if form not in self._graphs:
             # Most rare forms, such as that of a frame with a new keyframe, do not recur soon.
             self._graphs[form] = None
-            self._forget_oldest()
+            if len(self._graphs) > self._most:
+                self._graphs.popitem(last=False)
             return self._function(*args, **kwargs)
         self._graphs.move_to_end(form)
         graph = self._graphs[form]
         if graph is None:
-            graph = self._capture(form, tensors)
-            if graph is None:
-                return self._function(*args, **kwargs)
-            self._graphs[form] = graph
+            graph = self._graphs[form] = self._capture(form, tensors)
         result: R = graph.replay(tensors)
         return result
 
@@ -161,82 +144,24 @@ class Captured(Generic[P, R]):
         """Free all graphs and their memory."""
         self._graphs.clear()
 
-    def _forget_oldest(self) -> None:
-        while len(self._graphs) > self._most:
-            self._graphs.popitem(last=False)
-
-    def _capture(self, form: Form, tensors: Sequence[Tensor]) -> _Graph | None:
+    def _capture(self, form: Form, tensors: Sequence[Tensor]) -> _Graph:
         inputs = [tensor.clone() for tensor in tensors]
-        step = Flat(self._function, form)
+
+        def step() -> tuple[Form, list[Tensor]]:
+            args, kwargs = unflatten(form, inputs)
+            outputs: list[Tensor] = []
+            return flatten(self._function(*args, **kwargs), outputs), outputs
+
         beside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
-            for _ in range(WARM_UPS):
-                step(*inputs)
-            with Constants() as constants:
-                step(*inputs)
+            for _ in range(_WARM_UPS):
+                step()
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                outputs = step(*inputs)
-        except RuntimeError as exc:
-            self._enabled = False
-            name = getattr(self._function, "__name__", "a step")
-            self.notices.append(f"{name} runs without a CUDA graph: {str(exc).splitlines()[0]}")
-            return None
-        assert step.form is not None
-        return _Graph(graph, inputs, outputs, step.form, constants.found)
-
-
-class Flat:
-    """Wrapper of a function that takes and returns only tensors.
-
-    Attributes:
-        form: Form of the last result.
-    """
-
-    def __init__(self, function: Callable[..., Any], form: Form) -> None:
-        self._function = function
-        self._of_arguments = form
-        self.form: Form | None = None
-
-    def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        args, kwargs = unflatten(self._of_arguments, tensors)
-        outputs: list[Tensor] = []
-        self.form = flatten(self._function(*args, **kwargs), outputs)
-        return outputs
-
-
-class Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Recorder of external tensors that operations read, which a graph must keep alive.
-
-    Attributes:
-        found: Those tensors, inputs of the step among them.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[Tensor] = []
-        self._known: set[int] = set()
-        self._made: list[Tensor] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for value in tree_iter((args, kwargs or {})):
-            if isinstance(value, Tensor) and (place := value.untyped_storage().data_ptr()) not in self._known:
-                self._known.add(place)
-                self.found.append(value)
-        result = func(*args, **(kwargs or {}))
-        for value in tree_iter(result):
-            if isinstance(value, Tensor):
-                self._known.add(value.untyped_storage().data_ptr())
-                # Keep a reference, so that no later tensor reuses its identity.
-                self._made.append(value)
-        return result
-
-    def __exit__(self, *error: Any) -> None:
-        self._made.clear()
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            result, outputs = step()
+        return _Graph(graph, inputs, outputs, result)
 
 
 def copy_all(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:

@@ -7,7 +7,7 @@ thresholds (edges) give the same result on both paths.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 
 import cv2
 import torch
@@ -72,7 +72,7 @@ def _along(planes: Tensor, axis: int, size: int) -> Tensor:
     return total
 
 
-@lru_cache(maxsize=64)
+@cache
 def _area_taps(samples: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the samples that each of `size` pixels covers, `[taps, size]`, and their shares, which sum to 1."""
     scale = samples / size
@@ -164,7 +164,7 @@ def _sampled_nearest(planes: Tensor, map_px: Tensor) -> Tensor:
     return planes.flatten(1)[:, index]
 
 
-@lru_cache(maxsize=32)
+@cache
 def _normaliser(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return scale and shift from pixel positions `(x, y)` to coordinates of `grid_sample`."""
     size_wh = torch.tensor([hw[1], hw[0]], dtype=torch.float32, device=device)
@@ -213,7 +213,7 @@ def gaussian(plane: Tensor, side_px: int, sigma: float, *, mirrored: bool) -> Te
     return F.conv2d(F.conv2d(planes, kernel[None, None, :, None]), kernel[None, None, None, :])[0, 0]
 
 
-@lru_cache(maxsize=16)
+@cache
 def _gaussian_kernel(side_px: int, sigma: float, device: torch.device) -> Tensor:
     return torch.from_numpy(cv2.getGaussianKernel(side_px, sigma, cv2.CV_32F).ravel()).to(device)
 

@@ -6,7 +6,7 @@ Sobel's kernel is made once a device: a kernel that a filter builds on every cal
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 
 import torch
 from kornia.filters import filter2d, get_spatial_gradient_kernel2d
@@ -75,7 +75,7 @@ def _nearest_along(squared: Tensor) -> Tensor:
     return torch.cat([(part[:, None] + ways).amin(dim=2) for part in torch.split(squared, some)])
 
 
-@lru_cache(maxsize=4)
+@cache
 def _sobel(device: torch.device) -> Tensor:
     """Return `[2, 3, 3]`: derivatives to the right and downwards."""
     return get_spatial_gradient_kernel2d("sobel", 1).to(device)

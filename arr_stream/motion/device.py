@@ -59,10 +59,6 @@ class Device(Protocol):
         """Free resources of the current frame size."""
         ...
 
-    def notices(self) -> tuple[str, ...]:
-        """Return the one-line messages since the last call."""
-        ...
-
 
 class HostDevice:
     """The CPU; transfers are no-ops."""
@@ -93,9 +89,6 @@ class HostDevice:
         return DisFlow()
 
     def forget(self) -> None: ...
-
-    def notices(self) -> tuple[str, ...]:
-        return ()
 
 
 def result_of(stages: Generator[str, None, R], lap: Callable[[str], None]) -> R:

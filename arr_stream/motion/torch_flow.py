@@ -17,7 +17,7 @@ all. With `torch.compile` nearly every step between two convolutions or pools be
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -185,7 +185,7 @@ def _sides(planes: Tensor) -> tuple[int, int]:
     return planes.shape[2], planes.shape[3]
 
 
-@lru_cache(maxsize=32)
+@cache
 def _normalised_grid(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return pixel positions `[1, 2, h, w]` in the coordinates of `grid_sample`, and the size of a pixel in them."""
     across, down = ((torch.arange(side, device=device) * 2 + 1) / side - 1 for side in (hw[1], hw[0]))
@@ -193,12 +193,12 @@ def _normalised_grid(hw: tuple[int, int], device: torch.device) -> tuple[Tensor,
     return base, torch.tensor([2 / hw[1], 2 / hw[0]], device=device)[:, None, None]
 
 
-@lru_cache(maxsize=32)
+@cache
 def _growth(hw: tuple[int, int], to_hw: tuple[int, int], device: torch.device) -> Tensor:
     return torch.tensor([to_hw[1] / hw[1], to_hw[0] / hw[0]], dtype=torch.float32, device=device)[:, None, None]
 
 
-@lru_cache(maxsize=16)
+@cache
 def _displacements(radius_px: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return displacements `[2, n]` `(dx, dy)` within a radius, row by row, and their distance logits `[n, 1, 1]`."""
     reach = torch.arange(-radius_px, radius_px + 1, dtype=torch.float32, device=device)
@@ -207,7 +207,7 @@ def _displacements(radius_px: int, device: torch.device) -> tuple[Tensor, Tensor
     return steps, (-SHARPNESS * DISTANCE_COST * steps.norm(dim=0))[:, None, None]
 
 
-@lru_cache(maxsize=4)
+@cache
 def _neighbour_kernels(device: torch.device) -> Tensor:
     """Return `[4, 1, 3, 3]`: neighbours above, left, right and below, minus the middle, in units of the soft sign."""
     kernels = torch.eye(9)[[1, 3, 5, 7]]
@@ -215,7 +215,7 @@ def _neighbour_kernels(device: torch.device) -> Tensor:
     return (kernels / SOFT_SIGN).reshape(4, 1, 3, 3).to(device)
 
 
-@lru_cache(maxsize=4)
+@cache
 def _gradient_kernels(device: torch.device) -> Tensor:
     """Return `[2, 1, 3, 3]`: central differences across and down."""
     across = torch.zeros(3, 3)

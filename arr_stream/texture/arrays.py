@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import fields, is_dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -46,7 +46,7 @@ def constant(like: Array, make: Callable[..., npt.NDArray[Any]], *args: Hashable
     return make(*args) if isinstance(like, np.ndarray) else _made(make, args, like.device)
 
 
-@lru_cache(maxsize=256)
+@cache
 def _made(make: Callable[..., npt.NDArray[Any]], args: tuple[Hashable, ...], device: torch.device) -> Array:
     return sent(np.array(make(*args)), device)
 

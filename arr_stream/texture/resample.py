@@ -8,7 +8,7 @@ Torch is loaded only by the functions on tensors.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,7 +70,7 @@ def nearest_samples(samples: int, size: int, step: int) -> Indices:
     return np.minimum(((pixel + 0.5) * (samples / size)).astype(np.int64), samples - 1)
 
 
-@lru_cache(maxsize=256)
+@cache
 def linear_matrix(samples: int, size: int, level: int, device: torch.device) -> Tensor:
     """Return `[size >> level, samples]`: interpolation to `size` pixels, then the mean of each block of `2**level`."""
     import torch
@@ -78,7 +78,7 @@ def linear_matrix(samples: int, size: int, level: int, device: torch.device) -> 
     return torch.from_numpy(_shares(samples, size, 1 << level)).to(device)
 
 
-@lru_cache(maxsize=256)
+@cache
 def nearest_index(samples: int, size: int, level: int, device: torch.device) -> Tensor:
     """Return `[size >> level]`: the sample nearest to the centre of each pixel of a mip level."""
     import torch
