@@ -16,7 +16,7 @@ from tests.conftest import Run
 
 CPU = torch.device("cpu")
 SIZE_WH = (192, 128)
-STAGES = "visual", "flow", "carry", "keyframe", "texture", "figure", "relevance", "selection"
+STAGES = "visual", "flow", "carry", "keyframe", "texture", "relevance", "selection"
 SETTINGS = Settings().with_values({"selection.budget": "8", "keyframes.text": "none", "keyframes.clusters": "grid"})
 
 

@@ -7,9 +7,8 @@ selection. Nothing else waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache, wraps
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,7 +20,6 @@ from torch import Tensor
 from arr_stream.errors import BackendUnavailable
 from arr_stream.gpu.flow import DeviceFlow
 from arr_stream.gpu.graphs import Captured, flatten, unflatten
-from arr_stream.motion.device import result_of
 from arr_stream.motion.flow import FlowEstimator
 from arr_stream.types import ByteArray
 
@@ -89,12 +87,6 @@ class TorchDevice:
         result: R = self._steps[step](*args, **kwargs)
         return result
 
-    def staged(
-        self, step: Callable[P, Generator[str, None, R]], lap: Callable[[str], None], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        result: R = self.run(_in_one(step), *args, **kwargs)
-        return result
-
     def fetch(self, value: R) -> Callable[[], R]:
         """Transfer as one row of float32, in which whole numbers up to 2**24 are exact."""
         tensors: list[Tensor] = []
@@ -132,14 +124,3 @@ def _as_tensor(values: ByteArray) -> Tensor:
     values = np.ascontiguousarray(values)
     interface = {**values.__array_interface__, "data": (values.ctypes.data, False)}
     return torch.from_numpy(np.asarray(SimpleNamespace(__array_interface__=interface, values=values)))
-
-
-@lru_cache(maxsize=8)
-def _in_one(step: Callable[..., Generator[str, None, Any]]) -> Callable[..., Any]:
-    """Combine the stages of a step into one function, since the host cannot time them on a device."""
-
-    @wraps(step)
-    def whole(*args: Any, **kwargs: Any) -> Any:
-        return result_of(step(*args, **kwargs), lambda stage: None)
-
-    return whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -41,12 +41,6 @@ class Device(Protocol):
         """Run a pure function of device arrays and constants."""
         ...
 
-    def staged(
-        self, step: Callable[P, Generator[str, None, R]], lap: Callable[[str], None], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Run a step in stages; call `lap` with the name of each finished stage, if the device can separate them."""
-        ...
-
     def fetch(self, value: R) -> Callable[[], R]:
         """Start the transfer of a value with its arrays to the host; the returned function waits for it."""
         ...
@@ -77,11 +71,6 @@ class HostDevice:
     def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return step(*args, **kwargs)
 
-    def staged(
-        self, step: Callable[P, Generator[str, None, R]], lap: Callable[[str], None], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        return result_of(step(*args, **kwargs), lap)
-
     def fetch(self, value: R) -> Callable[[], R]:
         return lambda: value
 
@@ -89,13 +78,3 @@ class HostDevice:
         return DisFlow()
 
     def forget(self) -> None: ...
-
-
-def result_of(stages: Generator[str, None, R], lap: Callable[[str], None]) -> R:
-    """Run a step in stages and return its result."""
-    while True:
-        try:
-            lap(next(stages))
-        except StopIteration as end:
-            result: R = end.value
-            return result

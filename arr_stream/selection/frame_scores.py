@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,14 +62,12 @@ def change_of_cells(change: Array, known: Array, grid: Grid) -> Change:
     return Change.of(change, (grid.rows, grid.columns), known[0, 0])
 
 
-def score_frame(inputs: ScoringInputs) -> Generator[str, None, ScoredFrame]:
+def score_frame(inputs: ScoringInputs) -> ScoredFrame:
     """Compute motion, the answers to the queries and the scores of each cell."""
     context = inputs.context
     figure, moving = see_figure(inputs.figure, inputs.eighth, inputs.detail, context.eighth_motion, context.flow)
-    yield "figure"
     context = replace(context, figure=moving)
     relevance, states = answer_queries(inputs.tasks, context, (inputs.grid.rows, inputs.grid.columns))
-    yield "relevance"
     change = change_of_cells(inputs.change, inputs.known, inputs.grid)
     scores = difference = small_text = None
     if inputs.planes is not None:
@@ -78,7 +76,6 @@ def score_frame(inputs: ScoringInputs) -> Generator[str, None, ScoredFrame]:
         difference = cell_difference(inputs.eighth_grey, inputs.sent)
     if inputs.small_text is not None:
         small_text = carried_to_cells(*inputs.small_text)
-    yield "selection"
     # The host needs the change only if it scores cells itself.
     left = change if inputs.planes is None else None
     return ScoredFrame(figure, states, CellValues(relevance, moving, difference, scores, small_text, left))
