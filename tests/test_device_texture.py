@@ -93,7 +93,7 @@ SEEN = ("edge_rising", "edge_falling", "high_pass", "low_pass", "saliency", "edg
 @pytest.mark.parametrize("size_wh", [(448, 256), (427, 239)], ids=["whole cells", "odd"])
 def test_all_channels_are_those_of_the_cpu(size_wh: tuple[int, int], device: str) -> None:
     here, there = both(size_wh, device)
-    assert there.device.type == device
+    assert there.dense().device.type == device
     off = (there.dense().cpu() - here.dense()).abs().flatten(1)
     mean, of_99 = off.mean(dim=1), off.kthvalue(int(0.99 * off.shape[1]), dim=1).values
     for name in SAME:
@@ -112,7 +112,7 @@ def test_all_channels_are_those_of_the_cpu(size_wh: tuple[int, int], device: str
 
 def textures(device: str) -> list[Texture]:
     """From a frame, and with planes at every resolution; neither has all sides in whole ratios."""
-    return [both((427, 239), device)[1], random_texture().to(device)]
+    return [both((427, 239), device)[1], random_texture(device=device)]
 
 
 class NoWaiting(TorchDispatchMode):

@@ -29,7 +29,7 @@ def test_the_table_is_the_public_contract() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("channel", CHANNELS, ids=lambda c: c.name)
 def test_sampling_equals_the_dense_tensor(channel, device: str) -> None:
-    texture = random_texture().to(device)
+    texture = random_texture(device=device)
     dense = texture.dense()[channel.index]
     points = torch.rand(300, 2) * torch.tensor([WIDTH, HEIGHT])
     sampled = texture.sample(points, channels=[channel.index])[:, 0]
@@ -39,7 +39,7 @@ def test_sampling_equals_the_dense_tensor(channel, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("level", range(CELL_LEVEL + 1))
 def test_mip_levels_are_means_of_the_dense_tensor(level: int, device: str) -> None:
-    texture = random_texture(1).to(device)
+    texture = random_texture(1, device)
     mip, dense = texture.mip(level), texture.dense()
     assert mip.shape == (40, HEIGHT >> level, WIDTH >> level)
     pooled = torch.nn.functional.avg_pool2d(dense[None], 1 << level)[0]

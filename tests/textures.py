@@ -9,19 +9,19 @@ from arr_stream.texture.array import Plane, Texture
 WIDTH, HEIGHT = 128, 96
 
 
-def random_texture(seed: int = 0) -> Texture:
+def random_texture(seed: int = 0, device: str = "cpu") -> Texture:
     """128x96, planes at every resolution that the pipeline uses, random contents."""
     generator = torch.Generator().manual_seed(seed)
 
     def values(first: int, count: int, h: int, w: int) -> Plane:
-        return Plane(first, torch.rand(count, h, w, generator=generator))
+        return Plane(first, torch.rand(count, h, w, generator=generator).to(device))
 
     def ids(first: int, h: int, w: int) -> Plane:
-        return Plane(first, torch.randint(0, 9, (1, h, w), generator=generator, dtype=torch.int32))
+        return Plane(first, torch.randint(0, 9, (1, h, w), generator=generator, dtype=torch.int32).to(device))
 
     def bytes_(first: int, count: int, h: int, w: int) -> Plane:
         data = torch.randint(0, 256, (count, h, w), generator=generator, dtype=torch.uint8)
-        return Plane(first, data, 1 / 255)
+        return Plane(first, data.to(device), 1 / 255)
 
     quarter, eighth = (HEIGHT // 4, WIDTH // 4), (HEIGHT // 8, WIDTH // 8)
     planes = [

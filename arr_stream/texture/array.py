@@ -2,13 +2,18 @@
 
 The frame loop reads means over cells; `sample`, `mip` and `dense` exist for consumers, in torch. All agree to rounding:
 `sample(points, level)` equals `mip(level)` read at those points, `dense()` is `mip(0)` and `cells()` is `mip(5)`.
+
+A plane of `n` samples along a side is brought to `size` texture pixels by linear interpolation between sample centres
+(edges replicated), and to a mip level by averaging blocks of `2**level` of those pixels. Both steps are linear, so one
+small matrix per side combines them, and no full-size picture is needed. Ids are taken from the nearest sample instead.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,7 +21,6 @@ import numpy.typing as npt
 
 from arr_stream.texture.arrays import Array, as_float, as_tensor, namespace, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS
-from arr_stream.texture.resample import cell_means, nearest_index, nearest_samples, reduced
 from arr_stream.types import CELL_PX, FloatArray
 
 if TYPE_CHECKING:
@@ -48,10 +52,6 @@ class Plane:
     _mips: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @property
-    def channels(self) -> range:
-        return range(self.first, self.first + self.data.shape[0])
-
-    @property
     def nearest(self) -> bool:
         return CHANNELS[self.first].interpolation == "nearest"
 
@@ -69,7 +69,7 @@ class Plane:
         made = self._cells.get(key)
         if made is None:
             planes = self.data if rows == tuple(range(len(self.data))) else self.data[list(rows)]
-            found = _cell_middles(planes, texture_wh) if self.nearest else cell_means(planes, texture_wh)
+            found = _cell_middles(planes, texture_wh) if self.nearest else _cell_means(planes, texture_wh)
             made = self._cells[key] = self.values(found)
         return made
 
@@ -91,21 +91,22 @@ class Plane:
         data = as_tensor(self.data)
         _, rows, columns = data.shape
         if self.nearest:
-            row = nearest_index(rows, height, level, data.device)
-            column = nearest_index(columns, width, level, data.device)
+            row = _nearest_index(rows, height, level, data.device)
+            column = _nearest_index(columns, width, level, data.device)
             ids: Tensor = self.values(data[:, row[:, None], column])
             return ids
         if level == 0:
             source = self.values(data)[None]
             return functional.interpolate(source, size=(height, width), mode="bilinear", align_corners=False)[0]
-        means = reduced(data, texture_wh, level)
+        by_rows = _linear_matrix(rows, height, level, data.device) @ data.float()
+        means = by_rows @ _linear_matrix(columns, width, level, data.device).T
         return means if self.scale == 1.0 else means * self.scale
 
 
 def _cell_middles(ids: npt.NDArray[np.int32], texture_wh: tuple[int, int]) -> npt.NDArray[np.int32]:
     """Return `[C, gh, gw]` of `[C, h, w]`: the sample nearest to each cell's middle."""
     rows, columns = (
-        nearest_samples(samples, size, CELL_PX) for samples, size in zip(ids.shape[1:], texture_wh[::-1], strict=True)
+        _nearest_samples(samples, size, CELL_PX) for samples, size in zip(ids.shape[1:], texture_wh[::-1], strict=True)
     )
     middles: npt.NDArray[np.int32] = ids[:, rows[:, None], columns]
     return middles
@@ -137,9 +138,9 @@ class Texture:
         self._firsts = sorted(self.planes)
 
     @property
-    def device(self) -> torch.device:
-        plane = next((plane for plane in self.planes.values() if isinstance(plane, Plane)), None)
-        return as_tensor((plane or self._plane(0)).data).device
+    def _device(self) -> torch.device:
+        # Positions are there from the start; other planes may have to be made.
+        return as_tensor(self._plane(CHANNEL_INDEX["x"]).data).device
 
     def sample(self, points_xy: Tensor, level: int = 0, channels: Sequence[int] | None = None) -> Tensor:
         """Sample channels at points.
@@ -154,17 +155,11 @@ class Texture:
         """
         import torch
 
-        wanted = range(len(CHANNELS)) if channels is None else channels
-        cell = (points_xy.to(self.device, torch.float64) / (1 << level)).floor().long()
+        cell = (points_xy.to(self._device, torch.float64) / (1 << level)).floor().long()
         width, height = self.texture_wh
         x = cell[:, 0].clamp(0, (width >> level) - 1)
         y = cell[:, 1].clamp(0, (height >> level) - 1)
-        out = torch.empty(len(points_xy), len(wanted), device=self.device)
-        for plane, runs in self._groups(wanted):
-            values = self._sample_plane(plane, x, y, level)
-            for rows, columns in runs:
-                out[:, columns] = values[rows].T
-        return out
+        return self._stacked(channels, lambda plane: self._sample_plane(plane, x, y, level), dim=1)
 
     def mip(self, level: int, channels: Sequence[int] | None = None) -> Tensor:
         """Return `[C, H >> level, W >> level]` float32: means over blocks of `2**level` pixels; ids by nearest sample.
@@ -172,18 +167,9 @@ class Texture:
         Raises:
             ValueError: The level does not divide a cell (0 to 5 do).
         """
-        import torch
-
         if not 0 <= level <= CELL_LEVEL:
             raise ValueError(f"mip level must be 0 to {CELL_LEVEL}, got {level}")
-        wanted = range(len(CHANNELS)) if channels is None else channels
-        width, height = self.texture_wh
-        out = torch.empty(len(wanted), height >> level, width >> level, device=self.device)
-        for plane, runs in self._groups(wanted):
-            values = plane.mip(self.texture_wh, level)
-            for rows, columns in runs:
-                out[columns] = values[rows]
-        return out
+        return self._stacked(channels, lambda plane: plane.mip(self.texture_wh, level), dim=0)
 
     def cells(self, channels: Sequence[int]) -> Array:
         """Return `[C, gh, gw]` float32, equal to `mip(CELL_LEVEL)`; NumPy on the host, a tensor on a device."""
@@ -214,14 +200,6 @@ class Texture:
         values: npt.NDArray[np.float32] = plane.values(data)
         return values
 
-    def to(self, device: torch.device | str) -> Texture:
-        """Return the same texture on another device."""
-        moved: dict[int, Plane | LazyPlane] = {}
-        for first in self.planes:
-            plane = self._plane(first)
-            moved[first] = Plane(first, as_tensor(plane.data).to(device), plane.scale)
-        return Texture(self.texture_wh, moved)
-
     def _plane(self, channel: int) -> Plane:
         first = self._firsts[bisect_right(self._firsts, channel) - 1]
         plane = self.planes[first]
@@ -229,22 +207,15 @@ class Texture:
             plane = self.planes[first] = plane.made()
         return plane
 
-    def _groups(self, wanted: Iterable[int]) -> list[tuple[Plane, list[tuple[slice, slice]]]]:
-        """Return the planes of the requested channels, each with runs of its rows and their places in the result.
+    def _stacked(self, channels: Sequence[int] | None, read: Callable[[Plane], Tensor], dim: int) -> Tensor:
+        """Return what `read` makes of the planes of some channels (all by default), in their order."""
+        import torch
 
-        Runs are used, since a list of indices would become a tensor on the host, and indexing by it waits for the
-        device.
-        """
-        groups: dict[int, tuple[Plane, list[tuple[slice, slice]]]] = {}
-        for column, channel in enumerate(wanted):
-            plane = self._plane(channel)
-            row = channel - plane.first
-            _, runs = groups.setdefault(plane.first, (plane, []))
-            if runs and (runs[-1][0].stop, runs[-1][1].stop) == (row, column):
-                runs[-1] = (slice(runs[-1][0].start, row + 1), slice(runs[-1][1].start, column + 1))
-            else:
-                runs.append((slice(row, row + 1), slice(column, column + 1)))
-        return list(groups.values())
+        wanted = range(len(CHANNELS)) if channels is None else channels
+        planes = [self._plane(channel) for channel in wanted]
+        values = {plane: read(plane) for plane in dict.fromkeys(planes)}
+        rows = [values[plane][channel - plane.first] for channel, plane in zip(wanted, planes, strict=True)]
+        return torch.stack(rows, dim=dim)
 
     def _sample_plane(self, plane: Plane, x: Tensor, y: Tensor, level: int) -> Tensor:
         import torch
@@ -254,14 +225,77 @@ class Texture:
             return plane.mip(self.texture_wh, level)[:, y, x]
         (width, height), data = self.texture_wh, as_tensor(plane.data)
         if plane.nearest:
-            row = nearest_index(data.shape[1], height, level, self.device)[y]
-            column = nearest_index(data.shape[2], width, level, self.device)[x]
+            row = _nearest_index(data.shape[1], height, level, x.device)[y]
+            column = _nearest_index(data.shape[2], width, level, x.device)[x]
             ids: Tensor = plane.values(data[:, row, column])
             return ids
         step = 1 << level
-        within = torch.arange(step, device=self.device) + 0.5
+        within = torch.arange(step, device=x.device) + 0.5
         down, across = ((at[:, None] * step + within) * (2 / side) - 1 for at, side in ((y, height), (x, width)))
         shape = len(x), step, step
         places = torch.stack([across[:, None].expand(shape), down[:, :, None].expand(shape)], dim=3).flatten(1, 2)
         values = functional.grid_sample(plane.values(data)[None], places[None], "bilinear", "border", False)
         return values[0].mean(dim=2)
+
+
+def _cell_means(planes: npt.NDArray[np.uint8] | FloatArray, texture_wh: tuple[int, int]) -> FloatArray:
+    """Return `[C, gh, gw]`: means over cells of planes `[C, h, w]` of any resolution, interpolated between samples.
+
+    For bytes with a whole number of samples a cell, summing rows replaces the first product, in half the time.
+    """
+    (_, height, width), (texture_w, texture_h) = planes.shape, texture_wh
+    cells = texture_h // CELL_PX
+    rows: FloatArray
+    if planes.dtype == np.uint8 and texture_h % (2 * height) == 0 and height % cells == 0:
+        rows = _row_means(planes.view(np.uint8), cells)
+    else:
+        rows = _shares(height, texture_h, CELL_PX) @ planes.astype(np.float32, copy=False)
+    means: FloatArray = rows @ _shares(width, texture_w, CELL_PX).T
+    return means
+
+
+def _row_means(planes: npt.NDArray[np.uint8], cells: int) -> FloatArray:
+    """Return `[C, cells, w]` of `[C, h, w]`, equal to the product with `_shares` if a cell has a whole number of
+    samples and each covers an even number of pixels."""
+    each = planes.shape[1] // cells
+    sums = np.add.reduce(planes.reshape(len(planes), cells, each, -1), axis=2, dtype=np.uint16)
+    # Interpolation brings an eighth of a sample across each border between cells.
+    across = (planes[:, each::each].astype(np.float32) - planes[:, each - 1 : -1 : each]) / (8 * each)
+    means: FloatArray = sums / np.float32(each)
+    means[:, 1:] -= across
+    means[:, :-1] += across
+    return means
+
+
+@lru_cache(maxsize=64)
+def _shares(samples: int, size: int, step: int) -> FloatArray:
+    """Return `[size / step, samples]`: the weight of each sample along a side in the mean of each block of pixels."""
+    position = np.clip((np.arange(size) + 0.5) * (samples / size) - 0.5, 0, samples - 1)
+    left = position.astype(np.int64)
+    weight, block = position - left, np.arange(size) // step
+    shares = np.zeros((size // step, samples))
+    np.add.at(shares, (block, left), (1 - weight) / step)
+    np.add.at(shares, (block, np.minimum(left + 1, samples - 1)), weight / step)
+    return shares.astype(np.float32)
+
+
+def _nearest_samples(samples: int, size: int, step: int) -> npt.NDArray[np.int64]:
+    """Return `[size / step]`: the sample nearest to the centre of each block of `step` pixels."""
+    pixel = np.arange(size // step) * step + step // 2
+    return np.minimum(((pixel + 0.5) * (samples / size)).astype(np.int64), samples - 1)
+
+
+@cache
+def _linear_matrix(samples: int, size: int, level: int, device: torch.device) -> Tensor:
+    """Return `[size >> level, samples]`: interpolation to `size` pixels, then the mean of each block of `2**level`."""
+    import torch
+
+    return torch.from_numpy(_shares(samples, size, 1 << level)).to(device)
+
+
+@cache
+def _nearest_index(samples: int, size: int, level: int, device: torch.device) -> Tensor:
+    """Return `[size >> level]`: the sample nearest to the centre of each pixel of a mip level."""
+    import torch
+
+    return torch.from_numpy(_nearest_samples(samples, size, 1 << level)).to(device)
