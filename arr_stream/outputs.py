@@ -18,10 +18,8 @@ from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Stream
 
 
-def annotated_video(
-    stream: Stream, path: Path, *, view: str = "patches", audio: bool = True, force: bool = False
-) -> AnnotatedVideo:
-    """Return a consumer that writes a stream's annotated video."""
+def annotated_video(stream: Stream, path: Path, *, view: str = "patches", force: bool = False) -> AnnotatedVideo:
+    """Return a consumer that writes a stream's annotated video, without sound."""
     region = next((query for query in stream.queries if isinstance(query, RegionQuery)), None)
     x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
     return AnnotatedVideo(
@@ -31,9 +29,7 @@ def annotated_video(
         view=view,
         settings=stream.settings.video,
         force=force,
-        audio=audio,
         start_seconds=stream.start_seconds,
-        end_seconds=stream.end_seconds,
         asked=stream.asked,
         region_xyxy=(x, y, x + w, y + h) if region is not None else None,
         region_at_seconds=region.at_seconds if region is not None else 0.0,

@@ -84,10 +84,10 @@ def test_a_clock_that_jumps_forward_keeps_its_times(tmp_path: Path, jumps: list[
     assert np.allclose(check(source, tmp_path, 15), times, atol=0.002)
 
 
-@pytest.mark.parametrize(("hours", "audio"), [(20, False), (2000, True)])
-def test_a_jump_that_no_video_can_hold_is_shortened_there_and_told(tmp_path: Path, hours: int, audio: bool) -> None:
+@pytest.mark.parametrize("hours", [20, 2000])
+def test_a_jump_that_no_video_can_hold_is_shortened_there(tmp_path: Path, hours: int) -> None:
     times = [index * STEP + (hours * HOUR if index >= 6 else 0.0) for index in range(12)]
-    source = write_video(tmp_path / "clip.mkv", moving_frames(12), fps=25, pts=times, audio=audio)
+    source = write_video(tmp_path / "clip.mkv", moving_frames(12), fps=25, pts=times)
     stream = arr_stream.open(source, settings=SETTINGS)
     video = annotated_video(stream, tmp_path / "out.mp4")
     result = run(stream, [video, records_of(stream, tmp_path / "out.jsonl")])
@@ -98,7 +98,6 @@ def test_a_jump_that_no_video_can_hold_is_shortened_there_and_told(tmp_path: Pat
     assert np.allclose(
         shown, [index * STEP + (6 * HOUR - STEP if index >= 6 else 0.0) for index in range(12)], atol=0.002
     )
-    assert [notice for notice in video.notices if f"a pause of {hours}.0 hours at 0.2 s lasts 6" in notice]
 
 
 def test_a_clock_that_is_set_back_goes_on_by_one_step(tmp_path: Path) -> None:

@@ -148,8 +148,6 @@ class JobRunner:
             raise result.error
         if result.reason not in ("finished", "damaged"):
             raise KeyboardInterrupt
-        notices = list(progress.notices)
-        notices += [notice for consumer in consumers for notice in getattr(consumer, "notices", ())]
         done = Done(
             name=job.name,
             source=redact_url(job.source),
@@ -159,7 +157,7 @@ class JobRunner:
             frames=result.frames,
             seconds=round(time.monotonic() - started, 3),
             outputs=workspace.outputs(),
-            notices=tuple(notices),
+            notices=tuple(progress.notices),
             damaged=None if result.error is None else self._by_address(str(result.error), job),
             attempt=attempt.number,
             version=__version__,

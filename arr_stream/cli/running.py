@@ -73,7 +73,7 @@ class Outputs:
         report: Folder of the report.
         force: Overwrite files.
         view: View that the video shows.
-        live: Write the video without sound; frames that its encoder is too slow for are missing from it.
+        live: Leave out frames that the video's encoder is too slow for.
     """
 
     video: Path | None = None
@@ -127,7 +127,7 @@ class Outputs:
 
         consumers: list[Consumer] = []
         if self.video is not None:
-            video = annotated_video(stream, self.video, view=self.view, audio=not self.live, force=self.force)
+            video = annotated_video(stream, self.video, view=self.view, force=self.force)
             waiting = 8 if self.live else 3
             consumers.append(BackgroundConsumer(video, waiting, drops_for=str(self.video) if self.live else None))
         if self.report is not None:

@@ -1,16 +1,14 @@
-"""Annotated video: the chosen cells and the answers, drawn on the frames at their own times, with the sound."""
+"""Annotated video: the chosen cells and the answers, drawn on the frames at their own times; without sound."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from arr_stream.config import Settings, VideoSettings
 from arr_stream.consumer import Outcome
 from arr_stream.draw import typeface
-from arr_stream.draw.audio import SourceAudio
 from arr_stream.draw.caption import Caption, Strip
-from arr_stream.draw.mp4 import LONGEST_SECONDS, Mp4Writer
+from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.draw.overlay import centred, draw_box, draw_objects, draw_patches
 from arr_stream.draw.views import check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
@@ -100,15 +98,11 @@ class AnnotatedVideo:
     Args:
         path: Output file; ends in .mp4, .m4v or .mov.
         size_wh: Size of the first frame in pixels; frames of another size are fitted into it.
-        source: Source of the frames, for sound, frame rate and pixel shape.
+        source: Source of the frames, for frame rate and pixel shape.
         settings: Quality, and the brightness of the rest.
         force: Replace an existing file.
-        audio: Keep the source's sound.
-        start_seconds, end_seconds: The requested range of the source; `start_seconds` is 0.0 in the output.
+        start_seconds: Time of the source that is 0.0 in the output.
         view, asked, region_xyxy, region_at_seconds: See `Annotator`.
-
-    Attributes:
-        notices: One-line messages, such as why sound is missing; complete after `close`.
 
     Raises:
         InvalidSetting: There is no such view.
@@ -125,9 +119,7 @@ class AnnotatedVideo:
         view: str = "patches",
         settings: VideoSettings | None = None,
         force: bool = False,
-        audio: bool = True,
         start_seconds: float = 0.0,
-        end_seconds: float | None = None,
         asked: str | None = None,
         region_xyxy: tuple[float, float, float, float] | None = None,
         region_at_seconds: float = 0.0,
@@ -139,12 +131,9 @@ class AnnotatedVideo:
                 f"{path}: videos are written as MP4", remedy=f"end the name in {', '.join(_SUFFIXES)}"
             )
         self.path = prepare_output(path, force)
-        self.notices: list[str] = []
         self._size_wh, self._source = size_wh, source
-        self._force, self._with_audio = force, audio and source.has_audio
-        self._start, self._end = start_seconds, math.inf if end_seconds is None else end_seconds
+        self._force, self._start = force, start_seconds
         self._writer: Mp4Writer | None = None
-        self._audio: SourceAudio | None = None
         self._closed = False
         self._to_read: ByteArray | None = None
         self._reading_seconds = 0.0
@@ -157,13 +146,7 @@ class AnnotatedVideo:
         self._reading_seconds = self._annotator.caption.fresh_seconds(patches)
         self._to_read = picture if self._reading_seconds else None
         writer = self._writer or self._open(frame.pts_seconds)
-        end_seconds, left_out_seconds = writer.end_seconds, writer.left_out_seconds
         writer.write(picture, frame.pts_seconds - self._start)
-        if (more_seconds := writer.left_out_seconds - left_out_seconds) > 0:
-            self._note_pause(writer, end_seconds, more_seconds + LONGEST_SECONDS)
-        if self._audio is not None:
-            with writer.encoding():
-                self._audio.advance(writer.last_seconds)
 
     def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
         """Return the annotated picture, `[H, W, 3]` uint8 of the video's size, without changing `frame`."""
@@ -203,29 +186,10 @@ class AnnotatedVideo:
             # Frames are processed at the same time: on two cores, more encoder threads would slow that down.
             threads=1 if usable_cores() <= 2 else 0,
         )
-        if self._with_audio and self._source.path is not None:
-            origin = self._source.start_offset_seconds + self._start
-            self._audio = SourceAudio(self._writer.container, self._source.path, origin_seconds=origin)
         return self._writer
 
-    def _note_pause(self, writer: Mp4Writer, end_seconds: float, pause_seconds: float) -> None:
-        """Note that the source's clock jumped farther than a video can show, and end the sound there."""
-        self.notices.append(
-            f"a pause of {pause_seconds / 3600:.1f} hours at {end_seconds:.1f} s lasts {LONGEST_SECONDS // 3600} in the"
-            " video, and the sound ends there: MP4 holds no longer one"
-        )
-        if self._audio is not None:
-            with writer.encoding():
-                self._audio.finish(end_seconds)
-            self.notices += self._audio.notices
-            self._audio = None
-
     def _finish(self, writer: Mp4Writer, *, whole: bool) -> None:
-        audio = self._audio
         try:
-            if audio is not None:
-                with writer.encoding():
-                    audio.finish(min(writer.end_seconds, self._end - self._start))
             if whole and self._to_read is not None:
                 # An answer to the whole video comes with its last picture, which stays until a user can have read it.
                 # Twice, since a file's last picture lasts as long as the one before it.
@@ -233,7 +197,4 @@ class AnnotatedVideo:
                 writer.write(self._to_read, writer.last_seconds + max(0.0, self._reading_seconds - 2 * frame_seconds))
                 writer.write(self._to_read, writer.last_seconds + frame_seconds)
         finally:
-            if audio is not None:
-                self.notices += audio.notices
-                audio.close()
             writer.finish()

@@ -50,9 +50,6 @@ class Mp4Writer:
         pixel_aspect: Width of a pixel over its height.
         threads: Number of encoder threads; 0 leaves the choice to the encoder.
 
-    Attributes:
-        left_out_seconds: Total reduction of pauses that no MP4 can hold.
-
     Raises:
         EncodingFailed: The encoder refuses the size or the settings.
         DiskFull, OutputUnwritable: The system refuses to write, now or in `write` and `finish`.
@@ -98,10 +95,6 @@ class Mp4Writer:
         context.color_range = int(ColorRange.MPEG)
         context.color_primaries = int(ColorPrimaries.BT709)
         context.color_trc = int(ColorTrc.BT709)
-
-    @property
-    def left_out_seconds(self) -> float:
-        return self._left_out_ticks / TICKS_PER_SECOND
 
     @property
     def end_seconds(self) -> float:

@@ -275,7 +275,7 @@ class _Bench:
 
     def _process(self, stream: Stream, out: Path) -> int:
         """Process the file like the command line; models load before the clock starts, since they load once a run."""
-        result = run(stream, [BackgroundConsumer(annotated_video(stream, out, audio=False))])
+        result = run(stream, [BackgroundConsumer(annotated_video(stream, out))])
         if result.error is not None:
             raise result.error
         return result.frames
