@@ -54,11 +54,9 @@ class SourceInfo:
         average_fps: Frames a second of the source, before stride; None if unknown.
         duration_seconds: Length of the whole source; None if the container does not say.
         num_frames: Estimate of the frames to be delivered, after start, end, stride and the limit; headers may lie.
-        has_audio: The container holds at least one audio stream.
         rotation_degrees: Clockwise turn, 0, 90, 180 or 270, that made the decoded frames upright.
         video_streams: Number of video streams to choose from, without cover art.
         path: The file or folder; None for a glob.
-        start_offset_seconds: The container's own time of the frame delivered at 0.0; subtract it from audio times.
         live: Frames arrive at their own pace, whether or not the consumer is ready.
         colour: Colours of the first video picture; None for pictures and browsers.
         left_out: Names of files in the folder or glob that are not read.
@@ -73,11 +71,9 @@ class SourceInfo:
     average_fps: float | None = None
     duration_seconds: float | None = None
     num_frames: int | None = None
-    has_audio: bool = False
     rotation_degrees: int = 0
     video_streams: int = 1
     path: Path | None = None
-    start_offset_seconds: float = 0.0
     live: bool = False
     colour: Colour | None = None
     left_out: tuple[str, ...] = ()

@@ -105,12 +105,11 @@ class FfmpegSource(OnePass):
             raise too_large(self._job.name, (width, height), self._job.max_pixels, instead="scale the video down")
 
     def _prime(self) -> None:
-        clock, timed = self._beginning()
-        self._made = self._frames(self._job.span.select(timed, self.stats))
+        self._made = self._frames(self._job.span.select(self._beginning(), self.stats))
         self._first = next(self._made, None)
         if self._first is None:
             raise self._nothing()
-        self.info = self._describe(self._first, clock)
+        self.info = self._describe(self._first)
 
     def _nothing(self) -> Exception:
         if self._pictures_seen == 0:
@@ -120,25 +119,25 @@ class FfmpegSource(OnePass):
             )
         return self._job.span.nothing(self._job.name, self._duration_seconds())
 
-    def _beginning(self) -> tuple[Clock, Timed]:
+    def _beginning(self) -> Timed:
         """Return timed pictures starting at the last keyframe at or before the start."""
         clock, timed = self._timed(None)
         first = next(timed, None)
         if first is None:
-            return clock, iter(())
+            return iter(())
         start = self._job.span.start_seconds
         if not start:
-            return clock, chain([first], timed)
+            return chain([first], timed)
         most_place = self._place_of(start, clock.zero_ticks or 0)
         if most_place is not None:
             for lead in _SEEK_LEADS_SECONDS:
                 found = self._sought(clock.zero_ticks or 0, start, lead)
-                if found is not None and (found[2] or 0) <= most_place:
-                    return found[:2]
+                if found is not None and (found[1] or 0) <= most_place:
+                    return found[0]
         else:
             self._notices = (f"{self._job.name}: its clock starts anew before {start:g} s, so all of it is decoded",)
         self._open()
-        return self._timed(None)
+        return self._timed(None)[1]
 
     def _place_of(self, start_seconds: float, zero_ticks: int) -> int | None:
         """Return the latest position in the file, in bytes, for a time; None if the clock restarts before.
@@ -164,9 +163,7 @@ class FfmpegSource(OnePass):
                     last = ticks
         return _LAST_TICK
 
-    def _sought(
-        self, zero_ticks: int, start_seconds: float, lead_seconds: float
-    ) -> tuple[Clock, Timed, int | None] | None:
+    def _sought(self, zero_ticks: int, start_seconds: float, lead_seconds: float) -> tuple[Timed, int | None] | None:
         """Return timed pictures after a seek, and the position of the first; None if the seek fails or arrives late."""
         target = min(zero_ticks + int((start_seconds - lead_seconds) / self._tick), _LAST_TICK)
         if target <= zero_ticks:
@@ -176,11 +173,11 @@ class FfmpegSource(OnePass):
             self._decoder.flush_buffers()
         except (av.error.FFmpegError, OSError):
             return None
-        clock, timed = self._timed(zero_ticks)
+        _, timed = self._timed(zero_ticks)
         first = next(timed, None)
         if first is None or first[1].pts is None or first[0] > start_seconds:
             return None
-        return clock, chain([first], timed), place_of(first[1])
+        return chain([first], timed), place_of(first[1])
 
     def _timed(self, zero_ticks: int | None) -> tuple[Clock, Timed]:
         self.stats = SourceStats()
@@ -324,7 +321,7 @@ class FfmpegSource(OnePass):
             return float(self._stream.duration * self._tick)
         return self._container.duration / av.time_base if self._container.duration else None
 
-    def _describe(self, first: Frame, clock: Clock) -> SourceInfo:
+    def _describe(self, first: Frame) -> SourceInfo:
         fps, duration = self._average_fps(), self._duration_seconds()
         total = self._stream.frames or (round(fps * duration) if fps and duration else None)
         container = self._container.format.name
@@ -337,12 +334,10 @@ class FfmpegSource(OnePass):
             duration_seconds=duration,
             num_frames=self._job.span.expected(total, fps),
             codec=self._stream.codec_context.name,
-            has_audio=bool(self._container.streams.audio),
             rotation_degrees=self._upright.orientation.rotation_degrees,
             video_streams=self._streams,
             path=self._job.folder,
             colour=self._colour,
-            start_offset_seconds=float((clock.zero_ticks or 0) * self._tick),
             notices=self._notices,
         )
 

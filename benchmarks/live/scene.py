@@ -154,7 +154,6 @@ class CounterSource(OnePass):
             duration_seconds=None,
             num_frames=None,
             codec="rgb24",
-            has_audio=False,
             rotation_degrees=0,
             video_streams=1,
             path=None,

@@ -191,7 +191,6 @@ class GeneratedSource(OnePass):
             duration_seconds=count / fps,
             num_frames=count,
             codec="raw",
-            has_audio=False,
             rotation_degrees=0,
             video_streams=1,
             path=None,

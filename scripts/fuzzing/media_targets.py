@@ -55,7 +55,7 @@ def _watched(source: Source) -> str:
         if not math.isfinite(frame.pts_seconds) or frame.pts_seconds < last:
             raise AssertionError(f"time {frame.pts_seconds} after {last}")
         last = frame.pts_seconds
-    for number in (info.average_fps, info.duration_seconds, info.pixel_aspect, info.start_offset_seconds):
+    for number in (info.average_fps, info.duration_seconds, info.pixel_aspect):
         if number is not None and not math.isfinite(number):
             raise AssertionError(f"{info} holds what is no number")
     info.name.encode("utf-8")

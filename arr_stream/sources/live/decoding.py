@@ -93,7 +93,6 @@ class Decoding:
             average_fps=float(rate) if rate and 0 < rate <= 1000 else None,
             pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
             rotation_degrees=self._upright.orientation.rotation_degrees,
-            has_audio=bool(self._container.streams.audio),
             video_streams=self._count,
             colour=self._colour,
         )

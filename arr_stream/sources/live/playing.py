@@ -35,7 +35,7 @@ class Playing:
 
     @property
     def info(self) -> SourceInfo:
-        return replace(self._source.info, path=None, duration_seconds=None, num_frames=None, start_offset_seconds=0.0)
+        return replace(self._source.info, path=None, duration_seconds=None, num_frames=None)
 
     def close(self) -> None:
         self._source.close()
