@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+from PIL import Image, ImageOps
+
 from arr_stream.config import Settings, VideoSettings
 from arr_stream.consumer import Outcome
 from arr_stream.draw import typeface
 from arr_stream.draw.caption import Caption, Strip
 from arr_stream.draw.mp4 import Mp4Writer
-from arr_stream.draw.overlay import centred, draw_box, draw_objects, draw_patches
+from arr_stream.draw.overlay import draw_box, draw_objects, draw_patches
 from arr_stream.draw.views import check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
 from arr_stream.files import make_parent, prepare_output
@@ -85,7 +88,7 @@ class Annotator:
 
     def finish(self, picture: ByteArray, patches: PatchSet) -> None:
         """Write the caption and the strip onto the foot of a picture, in place."""
-        self.caption.draw(picture, patches)
+        self.caption.draw(picture)
         self._strip.draw(picture, patches)
 
 
@@ -153,7 +156,7 @@ class AnnotatedVideo:
         self._annotator.update(patches)
         picture = self._annotator.picture(frame, patches)
         if frame.size_wh != self._size_wh:
-            picture = centred(picture, self._size_wh)
+            picture = np.array(ImageOps.pad(Image.fromarray(picture), self._size_wh))
         self._annotator.finish(picture, patches)
         return picture
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Sequence
+from bisect import bisect_right
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -16,8 +15,6 @@ from PIL import Image, ImageDraw, ImageFont
 from arr_stream.types import ByteArray
 
 Colour = tuple[int, int, int]
-
-_Inked = tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]
 
 WHITE: Colour = (244, 246, 248)
 GREY: Colour = (158, 166, 176)
@@ -71,12 +68,16 @@ def width_px(text: str, size_px: int, bold: bool = False) -> int:
 def draw(
     picture: ByteArray, text: str, xy: tuple[int, int], size_px: int, colour: Colour, *, bold: bool = False
 ) -> int:
-    """Write one line of text into `picture` `[H, W, 3]`, its top left corner at `xy`, cut at the picture's edges.
+    """Write one line of text into `picture` `[H, W, 3]`, its top left corner at `xy`, cut at the right and the foot.
 
     Returns:
         The column after the text.
     """
-    return _lay(picture, _inked(text, size_px, bold, colour), xy)
+    (x, y), coverage = xy, mask(text, size_px, bold)
+    target = picture[y : y + coverage.shape[0], x : x + coverage.shape[1]]
+    coverage = coverage[: target.shape[0], : target.shape[1]]
+    target[...] = (target * (256 - coverage) + np.array(colour, np.uint16) * coverage) >> 8
+    return x + width_px(text, size_px, bold)
 
 
 def shade(ground: ByteArray) -> None:
@@ -84,92 +85,10 @@ def shade(ground: ByteArray) -> None:
     ground[...] = cv2.convertScaleAbs(ground, alpha=0.26, beta=5)
 
 
-class Piece(NamedTuple):
-    """Part of a line.
-
-    Args:
-        gap: Space before it, in font sizes.
-    """
-
-    text: str
-    colour: Colour
-    bold: bool = False
-    gap: float = 0.35
-
-
-def draw_line(picture: ByteArray, pieces: Sequence[Piece], xy: tuple[int, int], size_px: int) -> int:
-    """Draw one piece after the other as `draw` does, in a single blend."""
-    inks = []
-    for piece in pieces:
-        inks += [_gap(round(piece.gap * size_px), size_px), _inked(piece.text, size_px, piece.bold, piece.colour)]
-    kept, ink = (np.concatenate(of_all, axis=1) for of_all in zip(*inks, strict=True))
-    return _lay(picture, (kept, ink), xy)
-
-
-def line_px(pieces: Sequence[Piece], size_px: int) -> int:
-    """Return the width of a line when drawn."""
-    return sum(round(piece.gap * size_px) + width_px(piece.text, size_px, piece.bold) for piece in pieces)
-
-
-def _lay(picture: ByteArray, inked: _Inked, xy: tuple[int, int]) -> int:
-    kept, ink = inked
-    (x, y), (height, width, _) = xy, ink.shape
-    target = picture[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
-    if target.size:
-        part = np.s_[max(0, -y) : max(0, -y) + target.shape[0], max(0, -x) : max(0, -x) + target.shape[1]]
-        target[...] = (target * kept[part] + ink[part]) >> 8
-    return x + int(width)
-
-
-@functools.lru_cache(maxsize=256)
-def _inked(text: str, size_px: int, bold: bool, colour: Colour) -> _Inked:
-    """Return the share of the ground that stays, 0 to 256, and the text's part, in 256ths; both `[h, w, 3]`."""
-    coverage = np.repeat(mask(text, size_px, bold), 3, axis=2)
-    return 256 - coverage, np.array(colour, dtype=np.uint16) * coverage
-
-
 @functools.lru_cache(maxsize=64)
-def _gap(width_px: int, size_px: int) -> _Inked:
-    height = mask("0", size_px).shape[0]
-    return np.full((height, width_px, 3), 256, np.uint16), np.zeros((height, width_px, 3), np.uint16)
-
-
 def fitted(text: str, size_px: int, limit_px: int, bold: bool = False) -> str:
     """Return the text, or its beginning with an ellipsis if it is too long; empty if too little would fit."""
     if width_px(text, size_px, bold) <= limit_px:
         return text
-    end = _most_that_fit(text, font(size_px, bold), limit_px, 0, len(text), "…")
+    end = bisect_right(range(len(text)), limit_px, key=lambda end: width_px(text[:end] + "…", size_px, bold)) - 1
     return text[:end].rstrip() + "…" if end >= 3 else ""
-
-
-def _most_that_fit(
-    text: str, face: ImageFont.FreeTypeFont, limit_px: int, low: int, high: int, suffix: str = ""
-) -> int:
-    """Return the number of characters that fit, between `low` and `high`."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = face.getlength(text[:middle].rstrip() + suffix) <= limit_px
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
-
-
-def drawable(text: str) -> str:
-    """Return the text in one line, without control characters."""
-    return " ".join("".join(sign for sign in text if sign.isprintable() or sign.isspace()).split())
-
-
-def wrapped(text: str, size_px: int, limit_px: int, most_lines: int) -> list[str]:
-    """Return the text in at most `most_lines` lines of at most `limit_px`, broken between words where there are any.
-
-    An ellipsis ends a longer text.
-    """
-    lines: list[str] = []
-    # Only the beginning of a long text can fit: characters are wider than two pixels.
-    most = max(1, limit_px // 2)
-    while text and len(lines) < most_lines - 1:
-        end = _most_that_fit(text, font(size_px), limit_px, 1, min(len(text), most))
-        if end < len(text):
-            end = max(text.rfind(" ", 0, end + 1), 0) or end
-        lines.append(text[:end].rstrip())
-        text = text[end:].lstrip()
-    return [*lines, fitted(text[: most + 1], size_px, limit_px) or "…"] if text else lines
