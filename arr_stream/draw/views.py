@@ -11,9 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.draw import typeface
 from arr_stream.draw.overlay import draw_patches, stroke_px
-from arr_stream.draw.typeface import font_px
 from arr_stream.errors import InvalidSetting
 from arr_stream.patch_set import PatchSet
 from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS, Channel
@@ -26,19 +24,6 @@ CHANNEL_PREFIX = "channel:"
 _TEXT_COLOUR = (64, 224, 208)
 _LEAST_FULL_SPEED = 0.004
 """Least motion with the full colour, as a share of the frame's width, so that noise stays pale."""
-_DIVERGING = (
-    (33, 102, 172),
-    (103, 169, 207),
-    (209, 229, 240),
-    (247, 247, 247),
-    (253, 219, 199),
-    (239, 138, 98),
-    (178, 24, 43),
-)
-"""ColorBrewer's RdBu, blue below zero and red above."""
-
-
-_ALSO_CALLED = {"heatmap": "relevance", "attention": "relevance", "segments": "clusters", "ocr": "text"}
 
 
 def check_view(view: str) -> str:
@@ -47,20 +32,14 @@ def check_view(view: str) -> str:
     Raises:
         InvalidSetting: The view does not exist; names the nearest one.
     """
-    channels = [CHANNEL_PREFIX + name for name in CHANNEL_INDEX]
-    if view in VIEWS or view in channels:
-        return view
-    if view.startswith(CHANNEL_PREFIX):
-        what, known, remedy = (
-            f"channel {view.removeprefix(CHANNEL_PREFIX)!r}",
-            channels,
-            "`arr-stream channels` lists all 40",
+    known = [*VIEWS, *(CHANNEL_PREFIX + name for name in CHANNEL_INDEX)]
+    if view not in known:
+        near = difflib.get_close_matches(view, known, n=1, cutoff=0.0)[0]
+        raise InvalidSetting(
+            f"view {view}: there is no such view; did you mean {near}?",
+            remedy=f"choose one of {', '.join(VIEWS)} or {CHANNEL_PREFIX}NAME, of the 40 in `arr-stream channels`",
         )
-    else:
-        what, known = "such view", [*VIEWS, *channels]
-        remedy = f"choose one of {', '.join(VIEWS)} or {CHANNEL_PREFIX}NAME"
-    near = _ALSO_CALLED.get(view.lower()) or difflib.get_close_matches(view, known, n=1, cutoff=0.0)[0]
-    raise InvalidSetting(f"view {view}: there is no {what}; did you mean {near}?", remedy=remedy)
+    return view
 
 
 def render(view: str, frame: Frame, patches: PatchSet) -> ByteArray:
@@ -86,10 +65,7 @@ def patches_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 def relevance_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """Draw the final score of every cell as heat over the grey picture, 0 to 1."""
-    colours = coloured(_enlarged(patches.relevance, frame.size_wh), 0.0, 1.0, "heat")
-    picture = heat_over(frame.rgb, colours, 0.62)
-    _legend(picture, "score", "0", "1", colour_table("heat"))
-    return picture
+    return heat_over(frame.rgb, coloured(_enlarged(patches.relevance, frame.size_wh), 0.0, 1.0, "inferno"), 0.62)
 
 
 def clusters_view(frame: Frame, patches: PatchSet) -> ByteArray:
@@ -108,7 +84,6 @@ def clusters_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 def flow_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """Draw optical flow on the usual colour wheel over the grey picture; without flow, no motion."""
-    picture = grey_of(frame.rgb)
     motion = np.zeros((1, 1, 2), np.float32)
     if patches.flow is not None:
         # From backward flow in pixels of its own raster to forward motion in pixels of the frame.
@@ -117,9 +92,8 @@ def flow_view(frame: Frame, patches: PatchSet) -> ByteArray:
     speed = np.hypot(motion[..., 0], motion[..., 1])
     full_px = max(float(np.percentile(speed, 99)), _LEAST_FULL_SPEED * frame.size_wh[0], 0.5)
     colours = _enlarged(colour_wheel(motion, full_px), frame.size_wh)
-    picture = np.asarray(cv2.multiply(cv2.convertScaleAbs(picture, alpha=0.6, beta=102), colours, scale=1 / 255))
-    _wheel_legend(picture, f"{full_px:.1f} px a frame")
-    return picture
+    ground = cv2.convertScaleAbs(grey_of(frame.rgb), alpha=0.6, beta=102)
+    return np.asarray(cv2.multiply(ground, colours, scale=1 / 255), dtype=np.uint8)
 
 
 def text_view(frame: Frame, patches: PatchSet) -> ByteArray:
@@ -139,13 +113,10 @@ def channel_view(frame: Frame, patches: PatchSet, channel: Channel) -> ByteArray
     """Draw one of the 40 channels over its whole range: ids in distinct colours, signed values white at zero."""
     if channel.high is None:
         return id_colours(_ids(patches, frame.size_wh))
-    name = "signed" if channel.low < 0 else "value"
     smooth = channel.interpolation == "linear"
     plane = patches.texture.plane(channel.name).astype(np.float32, copy=False)
     values = _enlarged(plane, frame.size_wh, smooth=smooth)
-    picture = coloured(values, channel.low, channel.high, name)
-    _legend(picture, channel.name.replace("_", " "), f"{channel.low:g}", f"{channel.high:g}", colour_table(name))
-    return picture
+    return coloured(values, channel.low, channel.high, "RdBu_r" if channel.low < 0 else "viridis")
 
 
 def source_view(frame: Frame, patches: PatchSet) -> ByteArray:
@@ -158,9 +129,7 @@ def history_view(frame: Frame, patches: PatchSet) -> ByteArray:
     plane = patches.texture.plane("attention_history").astype(np.float32, copy=False)
     values = _enlarged(plane, frame.size_wh)
     dark = cv2.convertScaleAbs(grey_of(frame.rgb), alpha=0.45)
-    picture = np.asarray(cv2.add(dark, coloured(values, 0.0, 1.0, "heat")), dtype=np.uint8)
-    _legend(picture, "history", "0", "1", colour_table("heat"))
-    return picture
+    return np.asarray(cv2.add(dark, coloured(values, 0.0, 1.0, "inferno")), dtype=np.uint8)
 
 
 VIEWS: dict[str, View] = {
@@ -187,42 +156,6 @@ def _enlarged(values: npt.NDArray[Number], size_wh: tuple[int, int], *, smooth: 
     return np.asarray(cv2.resize(plane, size_wh, interpolation=method), dtype=values.dtype)
 
 
-def _legend(picture: ByteArray, title: str, low: str, high: str, colours: ByteArray) -> None:
-    """Draw name and range of a map in the upper left corner, if the picture has room for it."""
-    size = font_px(*picture.shape[1::-1])
-    if not size:
-        return
-    pad, bar_w, bar_h = round(size * 0.5), size * 6, max(4, round(size * 0.5))
-    line_h = typeface.mask(title, size).shape[0]
-    text_w = sum(typeface.width_px(text, size) for text in (title, low, high))
-    panel = picture[pad : pad * 2 + line_h, pad : pad * 6 + text_w + bar_w]
-    panel[...] = cv2.convertScaleAbs(panel, alpha=0.2, beta=5)
-    x, y = pad, (panel.shape[0] - line_h) // 2
-    for text, colour in ((title, typeface.WHITE), (low, typeface.GREY)):
-        x = typeface.draw(panel, text, (x, y), size, colour) + pad
-    ramp = colours[np.linspace(0, 255, bar_w).round().astype(int)]
-    top = (panel.shape[0] - bar_h) // 2
-    room = panel[top : top + bar_h, x : x + bar_w]
-    room[...] = ramp[: room.shape[1]]
-    typeface.draw(panel, high, (x + bar_w + pad, y), size, typeface.GREY)
-
-
-def _wheel_legend(picture: ByteArray, label: str) -> None:
-    size = font_px(*picture.shape[1::-1])
-    if not size:
-        return
-    radius, pad = round(size * 1.6), round(size * 0.5)
-    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1].astype(np.float32)
-    disc = colour_wheel(np.stack([x, y], axis=2), float(radius))
-    corner = picture[pad : pad + 2 * radius + 1, pad : pad + 2 * radius + 1]
-    inside = np.hypot(x, y) <= radius
-    corner[inside] = disc[inside]
-    line = typeface.mask(label, size)
-    panel = picture[pad + radius - line.shape[0] // 2 :, 2 * pad + 2 * radius :][: line.shape[0], : line.shape[1] + pad]
-    panel[...] = cv2.convertScaleAbs(panel, alpha=0.2, beta=5)
-    typeface.draw(panel, label, (pad // 2, 0), size, typeface.WHITE)
-
-
 def grey_of(rgb: ByteArray) -> ByteArray:
     """Return the picture's lightness, `[H, W, 3]`, as a ground for colours."""
     return np.asarray(cv2.cvtColor(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), dtype=np.uint8)
@@ -235,18 +168,10 @@ def heat_over(rgb: ByteArray, colours: ByteArray, strength: float) -> ByteArray:
 
 @functools.cache
 def colour_table(name: str) -> ByteArray:
-    """Return a colour map, `[256, 3]` RGB.
+    """Return a colour map of matplotlib, `[256, 3]` RGB."""
+    import matplotlib
 
-    `heat` (inferno) and `value` (viridis) are perceptually even, `signed` is white at its middle.
-    """
-    if name == "signed":
-        anchors = np.array(_DIVERGING, dtype=np.float64)
-        places = np.linspace(0, len(anchors) - 1, 256)
-        columns = [np.interp(places, np.arange(len(anchors)), anchors[:, i]) for i in range(3)]
-        return np.stack(columns, axis=1).round().astype(np.uint8)
-    ramp = np.arange(256, dtype=np.uint8)[:, None]
-    maps = {"heat": cv2.COLORMAP_INFERNO, "value": cv2.COLORMAP_VIRIDIS}
-    return np.ascontiguousarray(cv2.applyColorMap(ramp, maps[name])[:, 0, ::-1])
+    return np.asarray(matplotlib.colormaps[name](np.arange(256), bytes=True)[:, :3])
 
 
 def coloured(values: npt.NDArray[np.floating], low: float, high: float, name: str) -> ByteArray:
