@@ -35,7 +35,7 @@ from tests.conftest import Run
 from tests.fake_server import FakeServer, body, says
 from tests.media import write_video
 from tests.scenes import LONG_REGION, long_scene
-from tests.test_packing import scene, with_finer
+from tests.test_packing import scene
 from tests.web_servers import SETTINGS, running
 
 GOLDEN, CELLS = (Path(__file__).with_name(name) for name in ("golden.json", "golden_cells.json"))
@@ -85,11 +85,10 @@ REFUSED: dict[str, tuple[object, ...]] = {
 }
 
 
-PACKED: dict[str, tuple[tuple[Frame, PatchSet], int | None]] = {
-    "one region": (scene((960, 640), 150, blobs=1, seed=2), None),
-    "several regions": (scene((960, 640), 150, blobs=4, seed=2), 260),
-    "the whole frame": (scene((640, 480), 60, blobs=3), 400),
-    "finer cells": (with_finer((640, 480)), 240),
+PACKED: dict[str, tuple[Frame, PatchSet]] = {
+    "one region": scene((960, 640), 150, blobs=1, seed=2),
+    "several regions": scene((960, 640), 260, blobs=4, seed=2),
+    "the whole frame": scene((640, 480), 300, blobs=3),
 }
 
 
@@ -281,8 +280,8 @@ def test_requests_to_a_server(places: bool, run: Run, golden: Golden, tmp_path: 
 
 @pytest.mark.parametrize("name", PACKED)
 def test_packing(name: str, golden: Golden) -> None:
-    (frame, patches), budget = PACKED[name]
-    packed = pack(frame.rgb, patches, budget_tokens=budget)
+    frame, patches = PACKED[name]
+    packed = pack(frame.rgb, patches)
     pictures = [[picture.rgb.shape, picture.cells, picture.tokens, picture.caption] for picture in packed.pictures]
     golden.check(f"packed: {name}", json.dumps([pictures, int(packed.cells_shown.sum())]), exact=False)
     golden.check(f"packed: {name}, pixels", [digest(picture.rgb.tobytes()) for picture in packed.pictures])

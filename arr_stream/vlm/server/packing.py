@@ -1,12 +1,12 @@
 """Packing of chosen cells into whole pictures, for servers that take nothing else.
 
 A frame is sent as an *overview*, the whole frame at low resolution, and *crops*: a few rectangles of whole cells at the
-texture's resolution, or at twice that if cells were chosen finer. A caption gives the place of each crop in words.
+texture's resolution. A caption gives the place of each crop in words.
 
 Crops are found greedily. Of all rectangles of whole cells that the remaining budget pays for, the packer takes the one
-with the most relevance per token, sets the relevance of its cells to zero, and repeats (the greedy algorithm for
-budgeted maximum coverage, Khuller, Moss and Naor 1999). Each rectangle carries a fixed charge for its caption, so that
-regions stay in one piece. Two crops are joined if the joint one costs no more tokens.
+with the most score per token, sets the value of its cells to zero, and repeats (the greedy algorithm for budgeted
+maximum coverage, Khuller, Moss and Naor 1999). Each rectangle carries a fixed charge for its caption, so that regions
+stay in one piece.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.errors import BudgetError, NothingChosen
+from arr_stream.errors import NothingChosen
 from arr_stream.patch_set import PatchSet
-from arr_stream.types import CELL_PX, FINER, FINER_TOKENS, BoolArray, ByteArray, Grid
+from arr_stream.types import CELL_PX, BoolArray, ByteArray, Grid
 
 DoubleArray = npt.NDArray[np.float64]
 CellBox = tuple[int, int, int, int]
@@ -33,10 +33,11 @@ _OVERVIEW_SHARE = 0.25
 """Share of the budget for the overview, at least the cost of the smallest picture; it also gets the budget that the
 crops leave over.
 """
-WORDS_TOKENS = 32
+_WORDS_TOKENS = 32
 """Approximate cost of a crop beyond its picture: its markers and its caption."""
 _MOST_CROPS = 8
-_UNCHOSEN_WEIGHT = 1e-3
+_UNCHOSEN_VALUE = 1e-3
+"""Value of a cell that was not chosen: crops that can grow at no cost do."""
 _JPEG_QUALITY = 95
 
 
@@ -48,48 +49,27 @@ class Picture:
     cells: CellBox
     tokens: int
     caption: str
-    overview: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """One frame as pictures: the overview, then the crops, the most relevant first.
+    """One frame as pictures: the overview, then the crops, the best first.
 
-    `cells_shown` `[N]` marks the chosen cells that are visible at their own level of detail or finer.
+    `cells_shown` `[N]` marks the chosen cells inside a crop, or as fine in the overview as their level of detail.
     """
 
     pictures: tuple[Picture, ...]
     cells_shown: BoolArray
 
 
-@dataclass(frozen=True, slots=True)
-class _Crop:
-    """Rectangle of whole cells at `detail` times 32 pixels a cell each way: 1, or 2 for finer cells."""
+def pack(rgb: ByteArray, patches: PatchSet) -> Packed:
+    """Return the pictures that show the chosen cells of a frame `[H, W, 3]` best within the cost of the cells.
 
-    box: CellBox
-    detail: int
-
-    def tokens(self, minimum_pixels: int) -> int:
-        x0, y0, x1, y1 = self.box
-        return picture_tokens((y1 - y0) * self.detail, (x1 - x0) * self.detail, minimum_pixels)
-
-
-def pack(
-    rgb: ByteArray, patches: PatchSet, *, budget_tokens: int | None = None, minimum_pixels: int = MINIMUM_PIXELS
-) -> Packed:
-    """Return the pictures that show the chosen cells of a frame `[H, W, 3]` best within a budget.
-
-    If the whole frame at the texture's resolution fits, it is the only picture, apart from crops of finer cells.
-
-    Args:
-        rgb, patches: The frame in source pixels and its chosen cells.
-        budget_tokens: Most visual tokens; by default the cost of the cells, and at least that of the smallest overview
-            and crop.
-        minimum_pixels: The server scales smaller pictures up to this number of pixels.
+    At least the cost of the smallest overview and crop is spent. If the whole frame at the texture's resolution fits,
+    it is the only picture.
 
     Raises:
         NothingChosen: No cell was chosen.
-        BudgetError: The budget is less than the cheapest picture.
         ValueError: The picture has another size than the patch set's grid.
     """
     grid = patches.grid
@@ -100,32 +80,22 @@ def pack(
             f"frame {patches.index}: no cell was chosen, and a model needs one at least",
             remedy="raise selection.budget, or set selection.novelty=mark",
         )
-    cheapest = min(cost for _, _, cost in _overview_sizes(grid, minimum_pixels))
-    budget = budget_tokens if budget_tokens is not None else max(patches.tokens, 2 * cheapest)
-    if budget < cheapest:
-        raise BudgetError(
-            f"budget of {budget} tokens; the smallest picture costs a server {cheapest}", remedy="raise the budget"
-        )
-    values, whole = _values(patches), picture_tokens(grid.rows, grid.columns, minimum_pixels)
-    if whole <= budget:
-        # The overview shows the whole texture; the remaining budget goes to cells finer than that.
-        values, left = {detail: each - values[1] for detail, each in values.items()}, budget - whole
-    else:
-        left = budget - _overview_size(grid, max(cheapest, int(budget * _OVERVIEW_SHARE)), minimum_pixels)[2]
-    crops = _crops(values, left, minimum_pixels)
-    spent = sum(crop.tokens(minimum_pixels) for crop in crops)
-    rows, columns, cost = _overview_size(grid, budget - spent, minimum_pixels)
-    pictures = _pictures(rgb, grid, (rows, columns, cost), crops, minimum_pixels)
-    return Packed(pictures, _shown(patches, crops, min(rows / grid.rows, columns / grid.columns)))
+    sizes = _overview_sizes(grid)
+    budget = max(patches.tokens, 2 * picture_tokens(*sizes[0]))
+    crops: list[CellBox] = []
+    if picture_tokens(grid.rows, grid.columns) > budget:
+        crops = _crops(patches, budget - picture_tokens(*_largest(sizes, int(budget * _OVERVIEW_SHARE))))
+    rows, columns = _largest(sizes, budget - sum(map(_crop_tokens, crops)))
+    return Packed(_pictures(rgb, grid, (rows, columns), crops), _shown(patches, crops, rows / grid.rows))
 
 
 @functools.lru_cache(maxsize=1 << 15)
-def picture_tokens(rows: int, columns: int, minimum_pixels: int = MINIMUM_PIXELS) -> int:
+def picture_tokens(rows: int, columns: int) -> int:
     """Return the visual tokens of a picture of 32-pixel `rows` and `columns`, scaled by Qwen's image processor."""
     area_px = rows * columns * CELL_PX**2
-    if area_px >= minimum_pixels:
+    if area_px >= MINIMUM_PIXELS:
         return rows * columns
-    scale = math.sqrt(minimum_pixels / area_px)
+    scale = math.sqrt(MINIMUM_PIXELS / area_px)
     return math.ceil(rows * scale) * math.ceil(columns * scale)
 
 
@@ -145,123 +115,70 @@ def encode(rgb: ByteArray) -> tuple[str, bytes]:
     return ("image/png", png) if len(png) <= len(jpeg) else ("image/jpeg", jpeg)
 
 
-def _overview_sizes(grid: Grid, minimum_pixels: int) -> list[tuple[int, int, int]]:
-    """Return rows, columns and tokens of pictures of about the frame's shape that the server would not scale up."""
-    shapes = {(grid.rows, grid.columns)}
-    for rows in range(1, grid.rows + 1):
-        columns = rows * grid.columns / grid.rows
-        shapes |= {(rows, max(1, math.floor(columns))), (rows, math.ceil(columns))}
-    return [
-        (rows, columns, picture_tokens(rows, columns, minimum_pixels))
-        for rows, columns in shapes
-        if rows * columns * CELL_PX**2 >= minimum_pixels or (rows, columns) == (grid.rows, grid.columns)
-    ]
+def _overview_sizes(grid: Grid) -> list[tuple[int, int]]:
+    """Return rows and columns of pictures of the frame's shape that the server would not scale up, smallest first."""
+    shapes = [(rows, math.ceil(rows * grid.columns / grid.rows)) for rows in range(1, grid.rows + 1)]
+    return [(h, w) for h, w in shapes if h * w * CELL_PX**2 >= MINIMUM_PIXELS] or [shapes[-1]]
 
 
-def _overview_size(grid: Grid, tokens: int, minimum_pixels: int) -> tuple[int, int, int]:
-    fitting = [size for size in _overview_sizes(grid, minimum_pixels) if size[2] <= tokens]
-    return max(fitting, key=lambda size: (size[2], -abs(size[0] * grid.columns - size[1] * grid.rows)))
+def _largest(sizes: list[tuple[int, int]], tokens: int) -> tuple[int, int]:
+    """Return the largest picture of at most so many tokens, or the smallest one."""
+    return next((size for size in reversed(sizes) if picture_tokens(*size) <= tokens), sizes[0])
 
 
-def _values(patches: PatchSet) -> dict[int, DoubleArray]:
-    """Return by detail the value `[gh, gw]` of showing each cell: its score if chosen fine, else next to nothing.
-
-    At detail 2, the value of finer cells is multiplied by their cost in tokens. Cells that were not chosen break ties:
-    crops that can grow at no cost grow towards relevance.
-    """
-    relevance = np.nan_to_num(patches.relevance.astype(np.float64))
-    values = np.clip(relevance, 0.0, 1.0) * _UNCHOSEN_WEIGHT
-    fine, finer = patches.level <= 0, patches.level == FINER
-    values[patches.rows[fine], patches.columns[fine]] = np.maximum(patches.score[fine], _UNCHOSEN_WEIGHT)
-    if not finer.any():
-        return {1: values}
-    close = values.copy()
-    close[patches.rows[finer], patches.columns[finer]] *= FINER_TOKENS
-    return {1: values, 2: close}
+def _crop_tokens(box: CellBox) -> int:
+    x0, y0, x1, y1 = box
+    return picture_tokens(y1 - y0, x1 - x0)
 
 
-def _crops(values: dict[int, DoubleArray], budget: int, minimum_pixels: int) -> list[_Crop]:
+def _crops(patches: PatchSet, budget: int) -> list[CellBox]:
     """Return rectangles of whole cells, the best first, that cost at most `budget` tokens."""
-    left_to_show = {detail: each.copy() for detail, each in values.items()}
-    crops: list[_Crop] = []
-    for _ in range(_MOST_CROPS):
-        left = budget - sum(crop.tokens(minimum_pixels) for crop in crops)
-        best = [_best_box(each, left, minimum_pixels, detail) for detail, each in left_to_show.items()]
-        found = max((each for each in best if each is not None), key=lambda each: each[0], default=None)
-        if found is None:
-            break
-        crops = _merged([*crops, found[1]], minimum_pixels)
-        for crop in crops:
-            x0, y0, x1, y1 = crop.box
-            for detail, each in left_to_show.items():
-                # A crop shows the whole texture; only finer cells gain from twice its detail.
-                shown = 0.0 if detail <= crop.detail else values[detail] - values[1]
-                each[y0:y1, x0:x1] = np.minimum(each, shown)[y0:y1, x0:x1]
+    values = np.full((patches.grid.rows, patches.grid.columns), _UNCHOSEN_VALUE)
+    fine = patches.level <= 0
+    values[patches.rows[fine], patches.columns[fine]] = np.maximum(patches.score[fine], _UNCHOSEN_VALUE)
+    crops: list[CellBox] = []
+    while len(crops) < _MOST_CROPS and (box := _best_box(values, budget)) is not None:
+        crops.append(box)
+        budget -= _crop_tokens(box)
+        x0, y0, x1, y1 = box
+        values[y0:y1, x0:x1] = 0.0
     return crops
 
 
-def _best_box(values: DoubleArray, budget: int, minimum_pixels: int, detail: int = 1) -> tuple[float, _Crop] | None:
-    """Return the most value per token of rectangles within `budget`, and the rectangle; None if none is worth it."""
+def _best_box(values: DoubleArray, budget: int) -> CellBox | None:
+    """Return the rectangle of the most value per token within `budget`; None if none is worth it."""
     rows, columns = values.shape
     sums = np.zeros((rows + 1, columns + 1))
     sums[1:, 1:] = values.cumsum(axis=0).cumsum(axis=1)
     # No rectangle of n cells is worth more than the n best cells, so most shapes need no search.
     at_most = np.concatenate([[0.0], np.sort(values, axis=None)[::-1].cumsum()])
-    best: _Crop | None = None
+    best: CellBox | None = None
     # A crop is worth its tokens only if it shows a chosen cell.
-    most = _UNCHOSEN_WEIGHT
+    most = _UNCHOSEN_VALUE
     for h in range(1, rows + 1):
         for w in range(1, columns + 1):
-            tokens = picture_tokens(h * detail, w * detail, minimum_pixels)
-            if tokens > budget or at_most[h * w] <= most * (tokens + WORDS_TOKENS):
+            tokens = picture_tokens(h, w)
+            if tokens > budget or at_most[h * w] <= most * (tokens + _WORDS_TOKENS):
                 continue
             worth = sums[h:, w:] - sums[:-h, w:] - sums[h:, :-w] + sums[:-h, :-w]
-            index = int(worth.argmax())
-            y, x = divmod(index, worth.shape[1])
-            density = float(worth[y, x]) / (tokens + WORDS_TOKENS)
+            y, x = divmod(int(worth.argmax()), worth.shape[1])
+            density = float(worth[y, x]) / (tokens + _WORDS_TOKENS)
             if density > most:
-                most, best = density, _Crop((x, y, x + w, y + h), detail)
-    return None if best is None else (most, best)
+                most, best = density, (x, y, x + w, y + h)
+    return best
 
 
-def _merged(crops: list[_Crop], minimum_pixels: int) -> list[_Crop]:
-    """Return the crops, with those of the same detail joined if the joint one costs no more than the two."""
-    for i, one in enumerate(crops):
-        for other in crops[i + 1 :]:
-            if one.detail != other.detail:
-                continue
-            a, b = one.box, other.box
-            joint = _Crop((min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3])), one.detail)
-            if joint.tokens(minimum_pixels) <= one.tokens(minimum_pixels) + other.tokens(minimum_pixels):
-                rest = [crop for crop in crops if crop not in (one, other)]
-                return _merged([*rest[:i], joint, *rest[i:]], minimum_pixels)
-    return crops
-
-
-def _pictures(
-    rgb: ByteArray, grid: Grid, overview: tuple[int, int, int], crops: list[_Crop], minimum_pixels: int
-) -> tuple[Picture, ...]:
-    rows, columns, tokens = overview
-    whole = (0, 0, grid.columns, grid.rows)
-    caption = "The whole frame:" if (rows, columns) == (grid.rows, grid.columns) else "The whole frame, scaled down:"
-    pictures = [Picture(_scaled(rgb, (columns * CELL_PX, rows * CELL_PX)), whole, tokens, caption, overview=True)]
-    if not crops:
-        return tuple(pictures)
+def _pictures(rgb: ByteArray, grid: Grid, overview: tuple[int, int], crops: list[CellBox]) -> tuple[Picture, ...]:
+    rows, columns = overview
+    caption = "The whole frame:" if rows == grid.rows else "The whole frame, scaled down:"
+    small = _scaled(rgb, (columns * CELL_PX, rows * CELL_PX))
+    pictures = [Picture(small, (0, 0, grid.columns, grid.rows), picture_tokens(rows, columns), caption)]
     texture = _scaled(rgb, grid.texture_wh)
-    for number, crop in enumerate(crops, start=1):
-        x0, y0, x1, y1 = (edge * CELL_PX for edge in crop.box)
-        shown = np.ascontiguousarray(texture[y0:y1, x0:x1]) if crop.detail == 1 else _close_cut(rgb, grid, crop)
-        caption = f"Crop {number} of this frame, in full detail, {place(crop.box, grid)}:"
-        pictures.append(Picture(shown, crop.box, crop.tokens(minimum_pixels), caption, overview=False))
+    for number, box in enumerate(crops, start=1):
+        x0, y0, x1, y1 = (edge * CELL_PX for edge in box)
+        caption = f"Crop {number} of this frame, in full detail, {place(box, grid)}:"
+        pictures.append(Picture(np.ascontiguousarray(texture[y0:y1, x0:x1]), box, _crop_tokens(box), caption))
     return tuple(pictures)
-
-
-def _close_cut(rgb: ByteArray, grid: Grid, crop: _Crop) -> ByteArray:
-    """Cut from the frame itself, which has more pixels a cell than the texture."""
-    x0, y0, x1, y1 = crop.box
-    cell_w, cell_h = grid.cell_px
-    part = rgb[round(y0 * cell_h) : round(y1 * cell_h), round(x0 * cell_w) : round(x1 * cell_w)]
-    return _scaled(part, ((x1 - x0) * CELL_PX * crop.detail, (y1 - y0) * CELL_PX * crop.detail))
 
 
 def _scaled(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
@@ -272,14 +189,11 @@ def _scaled(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
     return np.asarray(scaled, dtype=np.uint8)
 
 
-def _shown(patches: PatchSet, crops: list[_Crop], scale: float) -> BoolArray:
+def _shown(patches: PatchSet, crops: list[CellBox], scale: float) -> BoolArray:
     """Return `[N]` bool: the cell is inside a crop, or the overview is as fine as its level of detail."""
-    finer = patches.level == FINER
-    shown: BoolArray = (scale * patches.span >= 1.0) & ~finer
+    shown: BoolArray = scale * patches.span >= 1.0
     x1 = np.minimum(patches.columns + patches.span, patches.grid.columns)
     y1 = np.minimum(patches.rows + patches.span, patches.grid.rows)
-    for crop in crops:
-        left, top, right, bottom = crop.box
-        inside = (patches.columns >= left) & (patches.rows >= top) & (x1 <= right) & (y1 <= bottom)
-        shown |= inside & (~finer | (crop.detail > 1))
+    for left, top, right, bottom in crops:
+        shown |= (patches.columns >= left) & (patches.rows >= top) & (x1 <= right) & (y1 <= bottom)
     return shown
