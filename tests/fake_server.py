@@ -27,8 +27,7 @@ class Exchange(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fake, request = self.server.fake, json.loads(body)
         if "stream" not in request:
-            if "add_generation_prompt" in request:
-                fake.prefilled.append(request)
+            fake.prefilled.append(request)
             self.count(request)
             return
         with fake.lock:
@@ -57,8 +56,6 @@ class Exchange(BaseHTTPRequestHandler):
         message = {"role": "assistant", "content": "a"}
         choices = [{"index": 0, "message": message, "finish_reason": "length"}]
         whole = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
-        with self.server.fake.lock:
-            self.server.fake.counted += 1
         if self.server.fake.mute:
             self.body(b"{}", 503)
             return
@@ -179,16 +176,15 @@ class FakeServer:
         arrivals: When they came, in seconds of the monotonic clock.
         hung_up: The client closed a connection before its answer was whole.
         places: It takes cells as the plugin does.
-        counted: Times that it was asked for no more than a number of tokens, which no behaviour meets.
         mute: It is too busy to say how many.
         metrics: Body of `/metrics`.
-        prefilled: Requests that ask for no answer.
+        prefilled: Requests that ask for no answer, which no behaviour meets.
     """
 
     def __init__(
         self, *behaviours: Behaviour, tls: ssl.SSLContext | None = None, places: bool = False, port: int = 0
     ) -> None:
-        self.places, self.counted, self.mute = places, 0, False
+        self.places, self.mute = places, False
         self.behaviours: Sequence[Behaviour] = behaviours
         self.requests: list[dict[str, Any]] = []
         self.bodies: list[bytes] = []

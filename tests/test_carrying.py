@@ -84,7 +84,7 @@ def test_a_server_that_places_cells_is_given_them_as_they_are() -> None:
         answer = session.ask("what?")
         again = session.ask("and now?")
         session.close()
-    assert server.counted == 2
+    assert len(server.prefilled) == 2
     assert answer.note == "sent as cells at their true places" and again.note is None
     assert answer.visual_tokens == 20 and answer.cached_tokens == 7
     found = shown(server.requests[0])
@@ -108,7 +108,7 @@ def test_a_server_that_caches_states_is_sent_new_frames_before_the_question(mode
         session.close()
     assert len(server.requests) == 3
     asked = [request["messages"][-1]["content"][:-1] for request in server.requests]
-    assert [request["messages"][-1]["content"][:-1] for request in server.prefilled] == (
+    assert [request["messages"][-1]["content"][:-1] for request in server.prefilled[2:]] == (
         [asked[0], asked[2]] if mode == "align" else []
     )
     assert all(request["max_tokens"] == 1 and not request["add_generation_prompt"] for request in server.prefilled)

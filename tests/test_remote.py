@@ -193,7 +193,7 @@ def test_a_model_must_be_named_and_openai_be_installed(monkeypatch: pytest.Monke
 def test_retry_after_may_be_a_date_and_too_long_a_wait_is_not_waited() -> None:
     later = email.utils.formatdate(time.time() + 300, usegmt=True)
     line, server = fails(status(503, "down", Retry_After=later), retries=3)
-    assert len(server.requests) == 1 and f"asks to wait until {later}" in line
+    assert len(server.requests) == 1 and "busy (503): down" in line
 
 
 def hang_up(exchange: Exchange) -> None:
@@ -212,7 +212,7 @@ def test_passing_failures_are_tried_again_when_the_server_says(failure: Behaviou
 
 def test_a_server_that_keeps_failing_is_given_up() -> None:
     line, server = fails(status(500, "boom"), retries=1)
-    assert "failed (500): boom" in line and len(server.requests) == 2
+    assert "failed or is busy (500): boom" in line and len(server.requests) == 2
 
 
 @pytest.mark.parametrize("code", [400, 404, 413])
@@ -248,22 +248,6 @@ def test_drop_by_drop_ends_too() -> None:
     assert answer.finish == "failed" and "x" in answer.text and "not whole after 1 s" in (answer.error or "")
 
 
-@pytest.mark.parametrize(
-    ("message", "kept"),
-    [
-        ("Unknown field: stream_options", {"max_tokens"}),
-        ("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.", {"max_completion_tokens"}),
-    ],
-)
-def test_fields_that_a_server_does_not_take_are_left_out(message: str, kept: set[str]) -> None:
-    with FakeServer(status(400, message), says("ok")) as server, session(server.url) as watching:
-        assert watching.ask("what?").text == "ok" and watching.ask("and now?").text == "ok"
-    assert len(server.requests) == 3
-    for request in server.requests[1:]:
-        assert set(request) & {"max_tokens", "max_completion_tokens"} == kept
-        assert ("stream_options" in request) == ("max_completion_tokens" in kept)
-
-
 # Nonsense.
 
 
@@ -279,19 +263,19 @@ def streams(*events: object) -> Behaviour:
 @pytest.mark.parametrize(
     ("behaviour", "said"),
     [
-        (body(b"<html><body>It works!</body></html>", "text/html"), "answers text/html .*It works!"),
-        (body(b"", ""), "instead of a stream"),
-        (streams(5, [], "x", None, {"object": "x"}, {"choices": 7}), "holds no choices"),
-        (streams({"choices": [7]}), "sent an invalid answer|cut off"),
-        (streams({"choices": [{"delta": {"content": [1, 2]}, "finish_reason": {}}]}), "cut off|nonsense"),
+        (body(b"<html><body>It works!</body></html>", "text/html"), "sent no answer"),
+        (body(b"", ""), "sent no answer"),
+        (streams(5, [], "x", None, {"object": "x"}, {"choices": 7}), "sent no answer"),
+        (streams({"choices": [7]}), "sent an invalid answer|sent no answer"),
+        (streams({"choices": [{"delta": {"content": [1, 2]}, "finish_reason": {}}]}), "sent no answer"),
         (streams(b"{not json"), "sent an invalid answer"),
         (streams(b"\xff\xfe"), "sent an invalid answer"),
         (streams({"error": {"message": "out of memory"}}), "the server reports: out of memory"),
         (streams({"error": "out of memory"}), "the server reports: out of memory"),
-        (says(finish=None), "cut off"),
+        (says(finish=None), "sent no answer"),
         (says(finish="stop"), "the answer is empty"),
         (streams(piece(None, "length", reasoning_content="hm")), "raise vlm.answer_tokens"),
-        (says("secret", finish="content_filter"), "filter withheld"),
+        (says("secret", finish="content_filter"), "withheld"),
     ],
 )
 def test_nonsense_is_named(behaviour: Behaviour, said: str) -> None:

@@ -30,6 +30,7 @@ from arr_stream.vlm.server.session import MARKER_TOKENS, MESSAGE_TOKENS, answer_
 
 _MOST_PICTURES = 512
 """Most pictures in one question, as `arr-stream vllm-args` configures servers."""
+_PROBE_SECONDS = 5.0
 _PROBES = (1, 17)
 """Cell counts of two made-up pictures; a server that places cells counts exactly as many tokens."""
 
@@ -138,7 +139,7 @@ class CarryingSession(StreamingSession):
         if new_frames is not None and self._server.keeps_states:
             # A recurrent state cannot be resumed within a prompt: without this request the server would keep none
             # between the frames and the question, and the next question would compute all frames again.
-            self._server.prefill(new_frames, stop)
+            self._server.prefill(new_frames, stop=stop)
             self._newest = newest
         reply = self._server.ask(messages, answer_tokens=self._settings.answer_tokens, on_text=on_text, stop=stop)
         self._check_placed(reply, most_tokens)
@@ -166,7 +167,7 @@ def places_cells(server: ChatServer) -> bool:
     for count in _PROBES:
         block = SentBlock(Cells.whole((1, count)), np.full((count, 1, 32, 32, 3), 128, np.uint8))
         content = [{"type": "image_url", "image_url": {"url": block.url}}, {"type": "text", "text": "?"}]
-        counts.append(server.count([{"role": "user", "content": content}]))
+        counts.append(server.prefill([{"role": "user", "content": content}], timeout_seconds=_PROBE_SECONDS))
     return counts[1] - counts[0] == _PROBES[1] - _PROBES[0]
 
 

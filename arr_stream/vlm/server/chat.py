@@ -40,12 +40,8 @@ MOST_BYTES = 16 * 2**20
 """Longest answer in bytes, protocol overhead included."""
 _POLL_SECONDS = 0.05
 """Interval at which the caller checks for cancellation."""
-_USAGE_SECONDS = 2.0
-"""Longest wait for the token counts after the answer is complete."""
 _PAUSE_SECONDS = 16.0
 """Time that a question gets for each wait between two attempts, in addition to the timeouts of the attempts."""
-_CLOSE_SECONDS = 5.0
-_COUNT_SECONDS = 5.0
 _METRICS_SECONDS = 2.0
 _TRY_AGAIN = "try again, or raise vlm.timeout_seconds"
 _NOT_THIS = "is it an OpenAI-compatible server, and does its address end in /v1?"
@@ -80,8 +76,6 @@ class _Progress:
     first: float | None = None
     last: float = 0.0
     characters: int = 0
-    choices: int = 0
-    thought: bool = False
     finish: str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -102,17 +96,11 @@ class _Progress:
         choices = getattr(chunk, "choices", None)
         if not isinstance(choices, list) or not choices:
             return
-        self.choices += 1
-        delta = getattr(choices[0], "delta", None)
-        content = getattr(delta, "content", None)
-        thought = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
-        self.thought = self.thought or bool(thought)
-        if content or thought:
+        content = getattr(getattr(choices[0], "delta", None), "content", None)
+        if isinstance(content, str) and content:
             self.last = time.perf_counter()
             self.first = self.first or self.last
-        if isinstance(content, str):
             self.add(self.cleaner.feed(content))
-            self.thought = self.thought or self.cleaner.thought
         finish = getattr(choices[0], "finish_reason", None)
         if isinstance(finish, str):
             self.finish = finish
@@ -146,8 +134,7 @@ class ChatServer:
         self.model = model
         self._timeout_seconds = timeout_seconds
         self._most_seconds = timeout_seconds * (1 + RETRIES) + _PAUSE_SECONDS * RETRIES
-        self._refused: frozenset[str] = frozenset()
-        self._under_way: set[Future[None]] = set()
+        self._under_way: set[Future[Any]] = set()
         try:
             from anyio.from_thread import start_blocking_portal
 
@@ -210,41 +197,39 @@ class ChatServer:
         """True for vLLM with a model whose recurrent states are cached at the end of a request, by its metrics."""
         return 'mamba_cache_mode="align"' in self._start(self._metrics).result()
 
-    def prefill(self, messages: Sequence[Message], stop: Stop | None = None) -> None:
+    def prefill(
+        self, messages: Sequence[Message], *, stop: Stop | None = None, timeout_seconds: float | None = None
+    ) -> int:
         """Let the server compute messages without an answer, so that a later question finds them in its cache.
 
+        Args:
+            timeout_seconds: Longest wait, in one attempt; None for those of `ask`.
+
+        Returns:
+            The server's token count; 0 if it does not report one, refuses the messages, or `stop` was set.
+
         Raises:
-            ServerFailed: It does not.
+            ServerFailed: It cannot be reached or fails.
         """
-        future = self._start(self._prefilled, list(messages))
+        future = self._start(self._prefill, list(messages), timeout_seconds)
         self._under_way.add(future)
         try:
             while not wait([future], _POLL_SECONDS).done:
                 if stop is not None and stop.is_set():
-                    return
-            if not future.cancelled() and (error := future.exception()) is not None:
-                raise error
+                    return 0
+            return future.result()
+        except CancelledError:
+            raise self.endpoint.failed("closed while it was asked", "ask before closing") from None
         finally:
             future.cancel()
             self._under_way.discard(future)
-
-    def count(self, messages: Sequence[Message]) -> int:
-        """Return the server's token count of messages; 0 if it does not report one or refuses them."""
-        future = self._start(self._counted, list(messages))
-        try:
-            return future.result(_COUNT_SECONDS + 1)
-        except CancelledError:
-            raise self.endpoint.failed("closed while it was asked", "ask before closing") from None
-        except TimeoutError:
-            future.cancel()
-            raise self.endpoint.failed(f"no response for {_COUNT_SECONDS:g} s", _TRY_AGAIN) from None
 
     def close(self) -> None:
         """Cancel pending questions and close all connections; safe to call again."""
         for future in tuple(self._under_way):
             future.cancel()
         with contextlib.suppress(RuntimeError):  # already closed
-            self._portal.call(self._close_connections)
+            self._portal.call(self._client.close)
             self._portal.call(self._portal.stop, True)
         self._thread.close()
 
@@ -265,27 +250,18 @@ class ChatServer:
             return await client.get(address, cast_to=str)
         return ""
 
-    async def _prefilled(self, messages: list[Message]) -> None:
+    async def _prefill(self, messages: list[Message], timeout_seconds: float | None) -> int:
+        client = self._client
+        if timeout_seconds is not None:
+            client = client.with_options(max_retries=0, timeout=timeout_seconds)
         options: Any = {"max_tokens": 1, "extra_body": {"add_generation_prompt": False}}
         try:
-            await self._client.chat.completions.create(model=self.model, messages=messages, **options)  # type: ignore[arg-type]
-        except Exception as exc:
-            raise _explained(exc, self.endpoint, self.model, self._timeout_seconds) from None
-
-    async def _counted(self, messages: list[Message]) -> int:
-        client = self._client.with_options(max_retries=0, timeout=_COUNT_SECONDS)
-        try:
-            whole: Any = await client.chat.completions.create(model=self.model, messages=messages, max_tokens=1)  # type: ignore[arg-type]
+            whole: Any = await client.chat.completions.create(model=self.model, messages=messages, **options)  # type: ignore[arg-type]
         except Exception as exc:
             if getattr(exc, "status_code", None) in (400, 415, 422):
                 return 0
-            raise _explained(exc, self.endpoint, self.model, _COUNT_SECONDS) from None
+            raise _explained(exc, self.endpoint, self.model, timeout_seconds or self._timeout_seconds) from None
         return _count(getattr(getattr(whole, "usage", None), "prompt_tokens", None), 0)
-
-    async def _close_connections(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._client.close()
 
     def _reply(self, text: str, progress: _Progress, future: Future[None]) -> Reply:
         if future.cancelled():
@@ -311,49 +287,24 @@ class ChatServer:
             raise failure
 
     async def _stream(self, request: Message, progress: _Progress) -> None:
-        async with await self._begin(request) as stream:
-            kind = stream.response.headers.get("content-type", "")
-            if not kind.lower().startswith("text/event-stream"):
-                said = _excerpt((await stream.response.aread())[:4096].decode("utf-8", "replace"), self.endpoint)
-                kind = _excerpt(kind, self.endpoint) or "something without a type"
-                raise self.endpoint.failed(f"answers {kind} instead of a stream: {said}", _NOT_THIS)
-            await self._read(aiter(stream), progress)
+        async with await self._client.chat.completions.create(**request) as stream:
+            async for chunk in stream:
+                progress.add_chunk(chunk)
+                if progress.characters >= progress.most_characters:
+                    progress.finish = "length"
+                    return
+                if progress.finish is not None and progress.answer_tokens:
+                    break
         progress.add(progress.cleaner.finish())
         if progress.finish is None:
-            if progress.choices:
-                raise self.endpoint.failed("the answer was cut off", _TRY_AGAIN)
-            raise self.endpoint.failed("the answer holds no choices", _NOT_THIS)
+            what = "the answer was cut off" if progress.characters else "it sent no answer"
+            raise self.endpoint.failed(what, f"{_TRY_AGAIN}; {_NOT_THIS}")
         if progress.finish == "content_filter" or not progress.characters:
-            finish, progress.finish = progress.finish, None
-            raise _empty(self.endpoint, progress.thought, finish)
-
-    async def _begin(self, request: Message) -> Any:
-        """Request an answer's stream, without the fields that this server refuses."""
-        while True:
-            accepted = {name: value for name, value in request.items() if name not in self._refused}
-            if "max_tokens" in self._refused:
-                accepted["max_completion_tokens"] = request["max_tokens"]
-            try:
-                return await self._client.chat.completions.create(**accepted)
-            except Exception as exc:
-                refused = _refused_fields(exc)
-                if refused <= self._refused:
-                    raise
-                self._refused |= refused
-
-    async def _read(self, chunks: Any, progress: _Progress) -> None:
-        while progress.characters < progress.most_characters:
-            try:
-                async with asyncio.timeout(None if progress.finish is None else _USAGE_SECONDS):
-                    chunk = await anext(chunks, None)
-            except TimeoutError:
-                return
-            if chunk is None:
-                return
-            progress.add_chunk(chunk)
-            if progress.finish is not None and progress.answer_tokens:
-                return
-        progress.finish = "length"
+            finish, progress.finish = progress.finish[:20], None
+            raise self.endpoint.failed(
+                f"the answer is empty or withheld (finish reason {finish!r})",
+                "does the model take pictures? raise vlm.answer_tokens if it thinks before it answers",
+            )
 
 
 def _count(value: object, otherwise: int) -> int:
@@ -432,31 +383,11 @@ def _explained(error: Exception, endpoint: Endpoint, model: str, timeout_seconds
     return endpoint.failed(f"sent an invalid answer ({what})", _NOT_THIS)
 
 
-def _refused_fields(error: Exception) -> frozenset[str]:
-    """Return the optional request fields that the server names in its refusal."""
-    if getattr(error, "status_code", None) not in (400, 422):
-        return frozenset()
-    said = _message(getattr(error, "body", None))
-    if "max_completion_tokens" in said:
-        return frozenset({"max_tokens"})
-    return frozenset({"stream_options"} if "stream_options" in said else ())
-
-
-def _empty(endpoint: Endpoint, thought: bool, finish: str) -> ServerFailed:
-    """Return the error for an answer that is empty or withheld."""
-    if finish == "content_filter":
-        return endpoint.failed("its filter withheld the answer", "rephrase the question, or use another server")
-    if thought and finish == "length":
-        return endpoint.failed("the model's thoughts reached the limit without an answer", "raise vlm.answer_tokens")
-    return endpoint.failed(f"the answer is empty (finish reason {finish[:20]!r})", "does the model take pictures?")
-
-
 def _of_status(error: Any, endpoint: Endpoint, model: str) -> ServerFailed:
     status: int = error.status_code
-    headers: Mapping[str, str] = error.response.headers
     said = _excerpt(_message(error.body) or error.response.reason_phrase, endpoint)
     if 300 <= status < 400:
-        what = f"redirects to {_excerpt(headers.get('location', 'nowhere'), endpoint)}"
+        what = f"redirects to {_excerpt(error.response.headers.get('location', 'nowhere'), endpoint)}"
         remedy = "give that address as vlm.endpoint if you trust it"
     elif status in (401, 403):
         # Leave out the server's text: it may repeat part of the key.
@@ -465,17 +396,11 @@ def _of_status(error: Any, endpoint: Endpoint, model: str) -> ServerFailed:
     elif status == 404:
         what = f"knows no model {model!r} (404): {said}"
         remedy = f"does {endpoint.shown}/models list it, and does the address end in /v1?"
-    elif status == 413:
-        what, remedy = f"the request is too large for it (413): {said}", "lower vlm.context_tokens"
     elif status in (408, 429) or status >= 500:
-        problem = {408: "was too slow", 429: "is busy"}.get(status, "failed")
-        wait = _excerpt(headers.get("retry-after", ""), endpoint)
-        asks = f", and asks to wait {f'{wait} s' if wait.isdigit() else f'until {wait}'}" if wait else ""
-        what = f"{problem} ({status}): {said}{asks}"
-        remedy = _TRY_AGAIN
+        what, remedy = f"failed or is busy ({status}): {said}", _TRY_AGAIN
     else:
         what = f"refuses the request ({status}): {said}"
-        remedy = "see the server's log; does the model take pictures, and so many tokens?"
+        remedy = "see the server's log; does the model take pictures, and so many tokens (vlm.context_tokens)?"
     return endpoint.failed(what, remedy)
 
 

@@ -31,6 +31,7 @@ MESSAGE_TOKENS = 8
 """Approximate tokens that a chat template adds to a message."""
 _PROBE_AGAIN_SECONDS = 10.0
 """Pause before a server that did not say whether it places cells is asked again."""
+_CROPS = "sent as crops, about where they are: the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class ServerSession:
 
 
 class EitherSession:
-    """`ModelSession` that tests whether a server places cells; until it answers, frames are kept as crops.
+    """`ModelSession` that tests whether a server places cells; until it answers, and if it does not, it gets crops.
 
     Raises:
         InvalidSetting, BackendUnavailable: See `ServerSession`.
@@ -161,57 +162,45 @@ class EitherSession:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._crops = ServerSession(settings.vlm)
-        self._cells: CarryingSession | None = None
-        self._decided = False
+        self._decided: ServerSession | CarryingSession | None = None
         self._again_seconds = 0.0
-        self._told = ""
+        self._note: str | None = None
         self.name = self._crops.name
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
         """Show a frame, as cells or as crops; see `ModelSession.see`."""
-        if self._cells is not None:
-            return self._cells.see(frame, patches)
-        if not self._decided and time.monotonic() >= self._again_seconds:
-            places = self._asked()
-            self._decided = places is not None
-            if places:
-                from arr_stream.vlm.server.carrying import CarryingSession
-
-                self._cells = CarryingSession(self._crops.server, self._settings)
-                return self._cells.see(frame, patches)
-        return self._crops.see(frame, patches)
+        if self._decided is None and time.monotonic() >= self._again_seconds:
+            self._decide()
+        return (self._decided or self._crops).see(frame, patches)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """Answer a question; the answer notes how the cells are sent when that has changed. See `ModelSession.ask`."""
-        answer = (self._cells or self._crops).ask(question, on_text=on_text, stop=stop)
-        if self._cells is not None:
-            note = "sent as cells at their true places"
-        else:
-            why = "has no arr-stream plugin" if self._decided else "did not say in time whether it has the plugin"
-            note = f"sent as crops, about where they are: the server {why}"
-        if answer.error is not None or note == self._told:
-            return answer
-        self._told = note
-        return replace(answer, note=note)
+        answer = (self._decided or self._crops).ask(question, on_text=on_text, stop=stop)
+        if answer.error is None and self._note is not None:
+            answer, self._note = replace(answer, note=self._note), None
+        return answer
 
     @property
     def attention(self) -> FloatArray | None:
         return None  # servers do not report it
 
     def close(self) -> None:
-        if self._cells is not None:
-            self._cells.close()
+        if self._decided is not None:
+            self._decided.close()
         self._crops.close()
 
-    def _asked(self) -> bool | None:
-        """Return whether the server places cells; None if it does not answer."""
-        from arr_stream.vlm.server.carrying import places_cells
+    def _decide(self) -> None:
+        from arr_stream.vlm.server.carrying import CarryingSession, places_cells
 
         try:
-            return places_cells(self._crops.server)
+            places = places_cells(self._crops.server)
         except ServerFailed:
+            if not self._again_seconds:
+                self._note = f"{_CROPS} did not say in time whether it has the plugin"
             self._again_seconds = time.monotonic() + _PROBE_AGAIN_SECONDS
-            return None
+            return
+        self._decided = CarryingSession(self._crops.server, self._settings) if places else self._crops
+        self._note = "sent as cells at their true places" if places else f"{_CROPS} has no arr-stream plugin"
 
 
 def answer_of(
