@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import threading
-import time
 from urllib.parse import urlsplit
 
 import av
@@ -21,7 +19,6 @@ from arr_stream.errors import (
     HostUnknown,
     NotAMediaFile,
     NoVideoStream,
-    SourceError,
     StreamNotFound,
     StreamSilent,
 )
@@ -54,49 +51,34 @@ _FORMATS_ALLOWED = (
 _PROBE_BYTES = 500_000
 _ANALYSE_MICROSECONDS = 1_000_000
 _NEAR_END_SECONDS = 1.0
-_POLL_SECONDS = 0.05
 
 
 def open_network(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:
     """Open the address once; see `open_live` for the errors."""
-    started = time.monotonic()
-    _require_host(spec, interrupt, settings.live.connect_seconds)
-    left_seconds = max(0.1, settings.live.connect_seconds - (time.monotonic() - started))
-    return _decoding(_open(spec, settings, interrupt, left_seconds), spec, settings, interrupt, stats)
+    _require_host(spec)
+    return _decoding(_open(spec, settings, interrupt), spec, settings, interrupt, stats)
 
 
-def _require_host(spec: LiveSpec, interrupt: Interrupt, seconds: float) -> None:
-    """Raise HostUnknown if the host's name has no address: FFmpeg does not distinguish this from other failures.
-
-    The system's look-up cannot be interrupted, so it has a thread of its own, which ends by itself.
-    """
-    host, _ = _host_and_port(spec)
+def _require_host(spec: LiveSpec) -> None:
+    """Raise HostUnknown if the host's name has no address: FFmpeg does not distinguish this from other failures."""
+    try:
+        host = urlsplit(spec.target).hostname
+    except ValueError as exc:
+        raise HostUnknown(f"{spec.name}: not an address", remedy="write it as rtsp://host:port/path") from exc
     if not host:
         if spec.scheme in {"udp", "srt"}:
             return
         raise HostUnknown(f"{spec.name}: no host is named", remedy=f"write {spec.scheme}://HOST/...")
-    problems: list[OSError | UnicodeError] = []
-
-    def look_up() -> None:
-        try:
-            socket.getaddrinfo(host, None)
-        except (OSError, UnicodeError) as exc:
-            problems.append(exc)
-
-    thread = threading.Thread(target=look_up, name="arr-stream look-up", daemon=True)
-    thread.start()
-    deadline = time.monotonic() + seconds
-    while thread.is_alive() and not interrupt.stopped and time.monotonic() < deadline:
-        thread.join(_POLL_SECONDS)
-    if thread.is_alive():
-        raise HostUnknown(f"{spec.name}: the name server does not answer for {host!r}", remedy="check the name server")
-    if problems:
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as exc:
         raise HostUnknown(
             f"{spec.name}: the host {host!r} is not known", remedy="check its name, or give its IP address"
-        ) from problems[0]
+        ) from exc
 
 
-def _open(spec: LiveSpec, settings: Settings, interrupt: Interrupt, seconds: float) -> InputContainer:
+def _open(spec: LiveSpec, settings: Settings, interrupt: Interrupt) -> InputContainer:
+    seconds = settings.live.connect_seconds
     try:
         with interrupt.within(seconds):
             return av.open(
@@ -110,7 +92,12 @@ def _open(spec: LiveSpec, settings: Settings, interrupt: Interrupt, seconds: flo
     except (av.error.FFmpegError, OSError, ValueError) as exc:
         if interrupt.stopped:
             raise ConnectionFailed(f"{spec.name}: stopped while it was opened") from exc
-        raise _problem(spec, exc, settings.live.connect_seconds if interrupt.late else None) from exc
+        if interrupt.late or isinstance(exc, av.error.ExitError):
+            raise StreamSilent(
+                f"{spec.name}: nothing came within {seconds:g} s",
+                remedy="check the address and that the server sends, or raise live.connect_seconds",
+            ) from exc
+        raise _problem(spec, exc) from exc
 
 
 def _options(spec: LiveSpec, settings: Settings) -> dict[str, str]:
@@ -165,29 +152,9 @@ def _decoding(
     )
 
 
-_DEFAULT_PORTS = {"rtsp": 554, "rtspt": 554, "rtsps": 322, "http": 80, "https": 443, "rtmp": 1935, "rtmps": 443}
-
-_PROBE_SECONDS = 1.0
-
-
-def _host_and_port(spec: LiveSpec) -> tuple[str, int | None]:
-    """Return the host and port of an address; the host is empty if none is named.
-
-    Raises:
-        HostUnknown: It is not an address.
-    """
-    try:
-        parts = urlsplit(spec.target)
-        return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(spec.scheme)
-    except ValueError as exc:
-        raise HostUnknown(f"{spec.name}: not an address", remedy="write it as rtsp://host:port/path") from exc
-
-
-def _problem(spec: LiveSpec, error: Exception, waited_seconds: float | None = None) -> ArrStreamError:
-    """Return the error for an address that cannot be opened, or not within `waited_seconds`."""
+def _problem(spec: LiveSpec, error: Exception) -> ArrStreamError:
+    """Return the error for an address that cannot be opened or read."""
     name, number = spec.name, getattr(error, "errno", None)
-    if waited_seconds is not None or isinstance(error, av.error.ExitError):
-        return _silent(spec, waited_seconds or 0.0)
     if isinstance(error, av.error.HTTPUnauthorizedError | av.error.HTTPForbiddenError):
         return AuthenticationFailed(
             f"{name}: the server refuses the user or password",
@@ -215,20 +182,3 @@ _REASONS = {
     errno.EADDRINUSE: "another program receives at this port",
     errno.EIO: "the connection broke off",
 }
-
-
-def _silent(spec: LiveSpec, waited_seconds: float) -> SourceError:
-    """Return the error for silence; distinguishes a silent server from a missing one."""
-    host, port = _host_and_port(spec)
-    if host and port and spec.scheme not in {"udp", "srt"}:
-        try:
-            socket.create_connection((host, port), timeout=_PROBE_SECONDS).close()
-        except OSError:
-            return ConnectionFailed(
-                f"{spec.name}: no answer within {waited_seconds:g} s",
-                remedy="check the address and that the server runs",
-            )
-    return StreamSilent(
-        f"{spec.name}: connected, but nothing came within {waited_seconds:g} s",
-        remedy="check that the server sends, or raise live.connect_seconds",
-    )
