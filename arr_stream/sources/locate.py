@@ -5,12 +5,10 @@ from __future__ import annotations
 import difflib
 import glob
 import re
-import struct
 from collections.abc import Iterable
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from unicodedata import category
 from urllib.parse import unquote, urlsplit
 
@@ -20,10 +18,8 @@ from arr_stream.extras import need, remedy_for
 _PICTURE_SUFFIXES = {".bmp", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 """Endings of files read as pictures if their first bytes are inconclusive."""
 
-Content = Literal["picture", "animation", "heif", "heif sequence", "media", "unknown"]
-_MOST_CHUNKS = 1000
-_MOST_JPEG_BYTES = 4 << 20
-"""Part of a file in which the second picture of Motion JPEG is looked for."""
+Content = Literal["picture", "animation", "heif", "media", "unknown"]
+_HEAD_BYTES = 1 << 14
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -97,7 +93,6 @@ def files_of(spec: str | Path) -> Files:
 
     Raises:
         SourceError: See `local_spec`, `pictures_in`, `pictures_matching` and `require_file`.
-        NotAMediaFile: It is a sequence of HEIF pictures.
         BackendUnavailable: It is HEIF, and the package that reads it is not installed.
     """
     text = local_spec(spec)
@@ -112,8 +107,6 @@ def files_of(spec: str | Path) -> Files:
     content = content_of(path)
     if content == "heif":
         need("pillow_heif", f"{name}: HEIF")
-    if content == "heif sequence":
-        raise NotAMediaFile(f"{name}: a sequence of HEIF pictures", remedy="convert it to a video first")
     return Files([path], path, content == "animation" or is_picture(path), [])
 
 
@@ -125,57 +118,22 @@ def content_of(path: Path) -> Content:
     """
     try:
         with path.open("rb") as file:
-            head = file.read(512)
-            if head.startswith(b"\x89PNG\r\n\x1a\n"):
-                return "media" if _is_apng(file) else "picture"
+            head = file.read(_HEAD_BYTES)
     except OSError:
         return "unknown"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        # The chunk that announces frames precedes the pixels.
+        return "media" if b"acTL" in head[: head.find(b"IDAT")] else "picture"
     if head.startswith(b"\xff\xd8\xff"):
-        return "picture" if path.suffix.lower() in _PICTURE_SUFFIXES or not _is_motion_jpeg(path) else "media"
+        return "media" if path.suffix.lower() in (".mjpeg", ".mjpg") else "picture"
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "animation" if head[12:16] == b"VP8X" and head[20:21] and head[20] & 2 else "picture"
     if head[4:8] == b"ftyp":
-        return _content_of_brands(head)
-    is_quicktime = head[4:8] in (b"moov", b"mdat", b"wide", b"free", b"skip")
-    is_transport_stream = head[:1] == head[188:189] == b"G"
-    is_media = head.startswith(
-        (b"GIF8", b"\x1aE\xdf\xa3", b"RIFF", b"OggS", b"FLV", b"\0\0\1\xba", b"\x30\x26\xb2\x75")
-    )
-    return "media" if is_media or is_quicktime or is_transport_stream else "unknown"
-
-
-def _is_motion_jpeg(path: Path) -> bool:
-    """Return True if one JPEG follows another, as thumbnails inside a JPEG do not."""
-    with suppress(OSError), path.open("rb") as file:
-        return b"\xff\xd9\xff\xd8\xff" in file.read(_MOST_JPEG_BYTES)
-    return False
-
-
-def _is_apng(file: IO[bytes]) -> bool:
-    """Return True if the chunk that announces frames is present before the pixels."""
-    file.seek(8)
-    for _ in range(_MOST_CHUNKS):
-        header = file.read(8)
-        if len(header) < 8:
-            return False
-        length, kind = struct.unpack(">I4s", header)
-        if kind in (b"acTL", b"IDAT"):
-            return bool(kind == b"acTL")
-        file.seek(length + 4, 1)
-    return False
-
-
-def _content_of_brands(head: bytes) -> Content:
-    """Read the brands of an ISO base media file: the major one, and from byte 16 the compatible ones."""
-    end = min(int.from_bytes(head[:4]), len(head))
-    brands = {head[8:12], *(head[at : at + 4] for at in range(16, end, 4))}
-    if b"avis" in brands:
-        return "animation"
-    if b"avif" in brands:
-        return "picture"
-    if head[8:12] in (b"heic", b"heix", b"heim", b"heis", b"mif1"):
-        return "heif"
-    return "heif sequence" if head[8:12] in (b"hevc", b"hevx", b"msf1") else "media"
+        brands = head[8 : max(12, int.from_bytes(head[:4]))]
+        if b"avis" in brands or b"avif" in brands:
+            return "animation" if b"avis" in brands else "picture"
+        return "heif" if brands[:4] in (b"heic", b"heix", b"heim", b"heis", b"mif1") else "media"
+    return "media" if head.startswith((b"GIF8", b"\x1aE\xdf\xa3", b"RIFF", b"FLV")) else "unknown"
 
 
 def is_glob(spec: str) -> bool:
