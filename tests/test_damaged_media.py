@@ -146,39 +146,6 @@ def test_lost_packets_of_a_transport_stream_are_marked_until_the_next_keyframe(t
         assert not frame.damaged or 36 <= original.index < 60
 
 
-@pytest.mark.parametrize("length", [188, 192])
-def test_a_picture_of_a_transport_stream_without_its_header(tmp_path: Path, length: int) -> None:
-    options = {"mpegts_m2ts_mode": "1"} if length == 192 else None
-    whole = write_video(tmp_path / "a.ts", moving_frames(30), audio=True, container_options=options)
-    assert read(whole)[1] == ""
-    with av.open(str(whole)) as container:
-        pid = container.streams.video[0].id
-    content = bytearray(whole.read_bytes())
-    packets = range(length - _TS_PACKET, len(content), length)
-    units = [at for at in packets if content[at + 1] & 0x40 and content[at + 1] % 32 * 256 + content[at + 2] == pid]
-    at = units[12]
-    header = at + (5 + content[at + 4] if content[at + 3] & 0x20 else 4)
-    assert content[header : header + 3] == b"\0\0\1"
-    content[header : header + 9] = b"\xff" * 9
-    broken = tmp_path / "broken.ts"
-    broken.write_bytes(content)
-    frames, error = read(broken)
-    assert len(frames) == 29 and "overwritten in part" in error
-
-
-@pytest.mark.parametrize("codec", ["libx264", "libvpx-vp9"])
-def test_a_checksum_of_matroska_that_does_not_fit(tmp_path: Path, codec: str) -> None:
-    whole = write_video(tmp_path / "a.mkv", moving_frames(40), codec=codec, options={"g": "10"})
-    assert read(whole)[1] == ""
-    with av.open(str(whole)) as container:
-        place, size = [(packet.pos or 0, packet.size) for packet in container.demux(video=0) if packet.size][15]
-    content = bytearray(whole.read_bytes())
-    content[place + size - 3] ^= 0xFF
-    (tmp_path / "broken.mkv").write_bytes(content)
-    frames, error = read(tmp_path / "broken.mkv")
-    assert len(frames) == 40 and "overwritten in part" in error
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_three_percent_of_packets_lost(tmp_path: Path, seed: int) -> None:
     content = clip(tmp_path, "ts").read_bytes()

@@ -211,7 +211,7 @@ def test_an_unreadable_picture_is_skipped_and_named(tmp_path: Path, broken: int,
         return
     read = []
     with (
-        pytest.raises(SourceDamaged, match=rf"1 of 5 pictures cannot be read: .*frame{broken}\.jpg") as caught,
+        pytest.raises(SourceDamaged, match=rf"pictures were read, 1 cannot be: .*frame{broken}\.jpg") as caught,
         open_source(folder, stop_at_damage=stop) as source,
     ):
         for frame in source.frames():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, dropwhile, islice, takewhile
 from pathlib import Path
 from typing import Literal, Protocol, Self, TypeVar
 
@@ -86,27 +86,17 @@ class SourceStats:
 
     Attributes:
         frames: Frames delivered.
-        skipped: Frames skipped by stride or before the start.
         backward_jumps: Timestamps smaller than the one before them.
-        repeated_timestamps: Timestamps equal to the one before them.
-        missing_timestamps: Frames without any.
-        uneven_steps: Steps that differ by more than a tenth from the usual step.
         concealed_frames: Frames that the decoder concealed, or that may refer to lost or concealed ones.
         lost_frames: Frames that could not be decoded.
-        undecodable_packets: Packets before the first picture that could not be decoded.
         reconnects: Number of times that a live source was reopened.
         stalls: Number of times that it sent nothing for too long.
     """
 
     frames: int = 0
-    skipped: int = 0
     backward_jumps: int = 0
-    repeated_timestamps: int = 0
-    missing_timestamps: int = 0
-    uneven_steps: int = 0
     concealed_frames: int = 0
     lost_frames: int = 0
-    undecodable_packets: int = 0
     reconnects: int = 0
     stalls: int = 0
 
@@ -227,25 +217,13 @@ class Span:
                 remedy="give an end later than the start",
             )
 
-    def select(self, timed: Iterable[tuple[float, T]], stats: SourceStats) -> Iterator[tuple[float, T]]:
-        """Yield the items in this span, in order, from items with their time in seconds."""
+    def select(self, timed: Iterable[tuple[float, T]]) -> Iterator[tuple[float, T]]:
+        """Iterate over the items in this span, in order, from items with their time in seconds."""
         start = (self.start_seconds or 0.0) - _TOLERANCE_SECONDS
         end = math.inf if self.end_seconds is None else self.end_seconds - _TOLERANCE_SECONDS
-        inside = taken = 0
-        for seconds, item in timed:
-            if seconds >= end:
-                return
-            if seconds < start:
-                stats.skipped += 1
-                continue
-            inside += 1
-            if (inside - 1) % self.stride:
-                stats.skipped += 1
-                continue
-            yield seconds, item
-            taken += 1
-            if taken == self.max_frames:
-                return
+        inside = takewhile(lambda each: each[0] < end, dropwhile(lambda each: each[0] < start, timed))
+        stop = None if self.max_frames is None else (self.max_frames - 1) * self.stride + 1
+        return islice(inside, 0, stop, self.stride)
 
     def expected(self, total: int | None, fps: float | None) -> int | None:
         """Return the approximate number of `total` frames at `fps` in this span; None if unknown."""

@@ -27,27 +27,28 @@ P = TypeVar("P", bound=Stamped)
 
 
 class Clock:
-    """Clock that gives each picture its time. Decoders output pictures in display order, so times must increase too.
+    """Clock that gives each picture its time. Decoders output pictures in display order, so times never decrease.
 
-    It looks one picture ahead. If the next timestamp is smaller than the present one,
-
-    - it uses decoding times from here on, if those do increase (AVI stores no other; FFmpeg's own tools choose between
-      the two in the same way, `guess_correct_pts`);
-    - else it swaps the two, if both are later than the last delivered one;
-    - else the source's clock has restarted: it continues one usual step after the last picture, with the new clock's
-    steps.
-
-    A picture without a timestamp comes one usual step after the one before.
+    If a timestamp is smaller than the one before, it uses decoding times from here on, if those do increase. Else the
+    source's clock has restarted: it continues one usual step after the last picture, with the new clock's steps. A
+    picture without a timestamp comes one usual step after the one before.
 
     Args:
         tick_seconds: Length of a tick.
         fps: Frames a second according to the container, for the usual step until steps have been seen.
         stats: Counters to update.
         zero_ticks: The timestamp that is 0.0 s; None takes that of the first picture.
+        by_dts: Use decoding times from the beginning: AVI stores no others.
     """
 
     def __init__(
-        self, tick_seconds: Fraction, fps: float | None, stats: SourceStats, *, zero_ticks: int | None = None
+        self,
+        tick_seconds: Fraction,
+        fps: float | None,
+        stats: SourceStats,
+        *,
+        zero_ticks: int | None = None,
+        by_dts: bool = False,
     ) -> None:
         self.zero_ticks = zero_ticks
         self._tick = tick_seconds
@@ -55,62 +56,32 @@ class Clock:
         step_seconds = Fraction(1 / fps).limit_denominator(1_000_000) if fps else _FALLBACK_STEP_SECONDS
         self._first_step = float(step_seconds / tick_seconds)
         self._steps: deque[float] = deque(maxlen=31)
-        self._by_dts = False
-        self._swapped: int | None = None
+        self._by_dts = by_dts
         self._shift = 0.0
         self._last: float | None = None
-        self._last_pts: int | None = None
+        self._last_ticks: int | None = None
 
     def times(self, pictures: Iterable[P]) -> Iterator[tuple[float, P]]:
         """Yield each picture with its time in seconds from the first; times never decrease, no picture is dropped."""
-        present: P | None = None
-        for following in pictures:
-            if present is not None:
-                yield self._place(present, following), present
-            present = following
-        if present is not None:
-            yield self._place(present, None), present
+        for picture in pictures:
+            ticks = self._ticks_of(picture)
+            if self.zero_ticks is None:
+                self.zero_ticks = ticks or 0
+            placed = self._placed(ticks)
+            if self._last is not None and placed > self._last:
+                self._steps.append(placed - self._last)
+            self._last = placed
+            yield placed * self._tick.numerator / self._tick.denominator, picture
 
-    def _place(self, present: Stamped, following: Stamped | None) -> float:
-        self._count(present)
-        ticks = self._own_ticks(present, following)
-        if self.zero_ticks is None:
-            self.zero_ticks = ticks or 0
-        placed = self._placed(ticks)
-        if self._last is not None:
-            self._note_step(placed - self._last)
-        self._last = placed
-        return placed * self._tick.numerator / self._tick.denominator
-
-    def _count(self, present: Stamped) -> None:
-        if present.pts is None:
-            self._stats.missing_timestamps += present.dts is None
-            return
-        if self._last_pts is not None:
-            self._stats.backward_jumps += present.pts < self._last_pts
-            self._stats.repeated_timestamps += present.pts == self._last_pts
-        self._last_pts = present.pts
-
-    def _own_ticks(self, present: Stamped, following: Stamped | None) -> int | None:
-        """Return the source's timestamp of this picture, put in order with that of the next."""
-        ticks = self._raw(present) if self._swapped is None else self._swapped
-        self._swapped = None
-        ahead = self._raw(following) if following is not None else None
-        if ticks is None or ahead is None or following is None or ahead >= ticks:
-            return ticks
-        reached = None if self._last is None or self.zero_ticks is None else self._last + self.zero_ticks - self._shift
-        if not self._by_dts and _increase(reached, present.dts, following.dts):
-            self._by_dts = True
-            return present.dts
-        if reached is None or ahead > reached:
-            self._swapped = ticks
-            return ahead
+    def _ticks_of(self, picture: Stamped) -> int | None:
+        ticks = picture.dts if self._by_dts or picture.pts is None else picture.pts
+        if ticks is not None and self._last_ticks is not None and ticks < self._last_ticks:
+            self._stats.backward_jumps += 1
+            if picture.dts is not None and picture.dts > self._last_ticks:
+                self._by_dts, ticks = True, picture.dts
+        if ticks is not None:
+            self._last_ticks = ticks
         return ticks
-
-    def _raw(self, picture: Stamped) -> int | None:
-        if self._by_dts:
-            return picture.dts
-        return picture.dts if picture.pts is None else picture.pts
 
     def _placed(self, ticks: int | None) -> float:
         last = self._last
@@ -129,19 +100,6 @@ class Clock:
 
     def _usual_step(self) -> float:
         return statistics.median(self._steps) if self._steps else self._first_step
-
-    def _note_step(self, step: float) -> None:
-        if step <= 0:
-            return
-        # Containers round times to a tick, so that a steady 30 fps reads 33, 33, 34 ms.
-        if len(self._steps) >= 2:
-            usual = self._usual_step()
-            self._stats.uneven_steps += abs(step - usual) > max(0.1 * usual, 1.5)
-        self._steps.append(step)
-
-
-def _increase(reached: float | None, first: int | None, second: int | None) -> bool:
-    return first is not None and second is not None and first < second and (reached is None or reached < first)
 
 
 _JUMP_SECONDS = 1.0

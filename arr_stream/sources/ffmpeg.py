@@ -20,7 +20,7 @@ from arr_stream.errors import NoFrames, SourceDamaged, SourceError
 from arr_stream.sources.base import Colour, Job, OnePass, SourceInfo, SourceStats, too_large
 from arr_stream.sources.clock import Clock
 from arr_stream.sources.colour import colour_of, rgb_of
-from arr_stream.sources.damage import DamageLog, is_broken, place_of, unreliable
+from arr_stream.sources.damage import DamageLog, is_cut_short, unreliable
 from arr_stream.sources.media import (
     JOINABLE,
     Media,
@@ -105,7 +105,7 @@ class FfmpegSource(OnePass):
             raise too_large(self._job.name, (width, height), self._job.max_pixels, instead="scale the video down")
 
     def _prime(self) -> None:
-        self._made = self._frames(self._job.span.select(self._beginning(), self.stats))
+        self._made = self._frames(self._job.span.select(self._beginning()))
         self._first = next(self._made, None)
         if self._first is None:
             raise self._nothing()
@@ -128,43 +128,35 @@ class FfmpegSource(OnePass):
         start = self._job.span.start_seconds
         if not start:
             return chain([first], timed)
-        most_place = self._place_of(start, clock.zero_ticks or 0)
-        if most_place is not None:
+        if self._is_joined():
+            self._notices = (f"{self._job.name}: its clock restarts, so all of it before {start:g} s is decoded",)
+        else:
             for lead in _SEEK_LEADS_SECONDS:
                 found = self._sought(clock.zero_ticks or 0, start, lead)
-                if found is not None and (found[1] or 0) <= most_place:
-                    return found[0]
-        else:
-            self._notices = (f"{self._job.name}: its clock starts anew before {start:g} s, so all of it is decoded",)
+                if found is not None:
+                    return found
         self._open()
         return self._timed(None)[1]
 
-    def _place_of(self, start_seconds: float, zero_ticks: int) -> int | None:
-        """Return the latest position in the file, in bytes, for a time; None if the clock restarts before.
-
-        Seeking uses the file's own times, which are ambiguous in joined recordings. Nothing is decoded.
-        """
+    def _is_joined(self) -> bool:
+        """Return True if the file's clock goes back, as in joined recordings, so that seeking would be ambiguous."""
         if self._container.format.name not in JOINABLE:
-            return _LAST_TICK
-        last, end = None, zero_ticks + start_seconds / self._tick
-        with opened_video(self._job) as (container, stream):
+            return False
+        last = -_LAST_TICK
+        with opened_video(self._job) as (container, stream), suppress(av.error.FFmpegError, OSError):
             whole_packets: Any = Flags.no_parse | Flags.no_fillin
             container.flags |= whole_packets.value
             demuxed = container.demux(stream)
-            with suppress(av.error.FFmpegError, OSError):
-                while (packet := next_of(demuxed)) is not None:
-                    ticks = packet.pts if packet.dts is None else packet.dts
-                    if ticks is None:
-                        continue
-                    if last is not None and ticks < last:
-                        return None
-                    if ticks > end and packet.pos is not None:
-                        return packet.pos
+            while (packet := next_of(demuxed)) is not None:
+                ticks = packet.pts if packet.dts is None else packet.dts
+                if ticks is not None:
+                    if ticks < last:
+                        return True
                     last = ticks
-        return _LAST_TICK
+        return False
 
-    def _sought(self, zero_ticks: int, start_seconds: float, lead_seconds: float) -> tuple[Timed, int | None] | None:
-        """Return timed pictures after a seek, and the position of the first; None if the seek fails or arrives late."""
+    def _sought(self, zero_ticks: int, start_seconds: float, lead_seconds: float) -> Timed | None:
+        """Return timed pictures after a seek; None if it fails or arrives late."""
         target = min(zero_ticks + int((start_seconds - lead_seconds) / self._tick), _LAST_TICK)
         if target <= zero_ticks:
             return None
@@ -177,13 +169,14 @@ class FfmpegSource(OnePass):
         first = next(timed, None)
         if first is None or first[1].pts is None or first[0] > start_seconds:
             return None
-        return chain([first], timed), place_of(first[1])
+        return chain([first], timed)
 
     def _timed(self, zero_ticks: int | None) -> tuple[Clock, Timed]:
         self.stats = SourceStats()
         self._log = DamageLog(self.stats, None if zero_ticks else self._key_ticks)
         self._problem = self._cut_short = None
-        clock = Clock(self._tick, self._average_fps(), self.stats, zero_ticks=zero_ticks)
+        by_dts = self._container.format.name == "avi"
+        clock = Clock(self._tick, self._average_fps(), self.stats, zero_ticks=zero_ticks, by_dts=by_dts)
         return clock, clock.times(self._pictures(clock))
 
     def _pictures(self, clock: Clock) -> Iterator[VideoFrame]:
@@ -208,6 +201,7 @@ class FfmpegSource(OnePass):
                 if packet is None:
                     broken_off = True
                 elif self._log.failed() and self._job.stop_at_damage:
+                    self.stats.lost_frames += 1
                     return
         broken_off |= self._cut_short is not None
         if self._log.missing(every=broken_off):
@@ -247,7 +241,7 @@ class FfmpegSource(OnePass):
         for packet in waiting:
             self._log.sending(packet, incomplete=True)
             yield packet
-        if waiting or (self._media is not None and is_broken(self._media.file, self._container.format.name)):
+        if waiting or (self._media is not None and is_cut_short(self._media.file, self._container.format.name)):
             self._cut_short = self._cut_short or _CUT_SHORT
         yield None
 

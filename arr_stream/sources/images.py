@@ -6,7 +6,7 @@ import io
 import itertools
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # No format that runs a program (EPS) or opens other files.
 _FORMATS = ("AVIF", "BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-_IS_PREVIEW = 254
-"""TIFF tag for the kind of a page; its lowest bit marks a smaller copy of another."""
 _FPS = 30.0
 _MOST_NAMED = 3
 _MOST_SRGB_LEVELS = 3
@@ -35,11 +33,10 @@ _MOST_SRGB_LEVELS = 3
 
 
 class ImagesSource(OnePass):
-    """Pictures as frames, in the order given, 30 a second.
+    """Pictures as frames, in the order given, 30 a second; they may differ in size.
 
-    Pictures may differ in size and are delivered unscaled. Unreadable pictures are skipped and named by the error at
-    the end; the others keep their times. A single file with several pictures (WebP, AVIF, TIFF) yields all of them, at
-    its own times if it has any.
+    Unreadable pictures are skipped and named by the error at the end; the others keep their times. A single file with
+    several pictures (WebP, AVIF, TIFF) yields all of them, at its own times if it has any.
 
     Raises:
         NotAMediaFile: No picture can be read.
@@ -48,39 +45,24 @@ class ImagesSource(OnePass):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        if len(job.paths) == 1 and _holds_several(job):
-            self._open_sequence(job)
-            return
-        duration = len(job.paths) / _FPS
-        timed = ((index / _FPS, path) for index, path in enumerate(job.paths))
-        chosen = list(job.span.select(timed, self.stats))
-        if not chosen:
-            raise job.span.nothing(job.name, duration)
-        frames = _frames(job, chosen, self.stats)
-        self._first, self._made = next(frames), frames
-        self.info = SourceInfo(
-            name=job.name,
-            kind="images",
-            size_wh=self._first.size_wh,
-            average_fps=_FPS,
-            duration_seconds=duration,
-            num_frames=len(chosen),
-            codec=chosen[0][1].suffix[1:].lower(),
-            path=job.folder,
-            left_out=tuple(_left_out(path) for path in job.left_out),
-        )
-
-    def _open_sequence(self, job: Job) -> None:
-        self._made = _sequence_frames(job, job.span.select(_sequence(job), self.stats))
+        several = len(job.paths) == 1 and _holds_several(job)
+        total, fps = (None, None) if several else (len(job.paths), _FPS)
+        pictures = _pages(job) if several else ((index / _FPS, path) for index, path in enumerate(job.paths))
+        duration = None if total is None else total / _FPS
+        self._made = _frames(job, job.span.select(pictures), self.stats)
         self._first = next(self._made, None)
         if self._first is None:
-            raise job.span.nothing(job.name, None)
+            raise job.span.nothing(job.name, duration)
         self.info = SourceInfo(
             name=job.name,
             kind="animation" if content_of(job.paths[0]) == "animation" else "images",
             size_wh=self._first.size_wh,
+            average_fps=fps,
+            duration_seconds=duration,
+            num_frames=job.span.expected(total, fps),
             codec=job.paths[0].suffix[1:].lower(),
             path=job.folder,
+            left_out=tuple(_left_out(path) for path in job.left_out),
         )
 
 
@@ -96,7 +78,7 @@ def _holds_several(job: Job) -> bool:
         return picture.format != "MPO" and getattr(picture, "is_animated", False)
 
 
-def _sequence(job: Job) -> Iterator[tuple[float, ByteArray]]:
+def _pages(job: Job) -> Iterator[tuple[float, ByteArray]]:
     seconds = 0.0
     with _opened(job.paths[0], job.max_pixels) as picture:
         for number in itertools.count():
@@ -105,33 +87,19 @@ def _sequence(job: Job) -> Iterator[tuple[float, ByteArray]]:
             except EOFError:
                 return
             _check_size(picture, job.paths[0], job.max_pixels)
-            if getattr(picture, "tag_v2", {}).get(_IS_PREVIEW, 0) & 1:
-                continue
             yield seconds, _to_rgb(ImageOps.exif_transpose(picture))
             seconds += picture.info.get("duration", 0) / 1000 or 1 / _FPS
 
 
-def _sequence_frames(job: Job, pictures: Iterator[tuple[float, ByteArray]]) -> Iterator[Frame]:
-    index = 0
-    try:
-        for seconds, rgb in pictures:
-            yield Frame(index, seconds, rgb)
-            index += 1
-    except NotAMediaFile as exc:
-        if index == 0:
-            raise
-        raise SourceDamaged(
-            f"{job.name}: damaged after {index} frames were read: {exc.message}",
-            frames_read=index,
-            remedy="the earlier frames are kept",
-        ) from exc
-
-
-def _frames(job: Job, chosen: Sequence[tuple[float, Path]], stats: SourceStats) -> Iterator[Frame]:
+def _frames(job: Job, chosen: Iterator[tuple[float, Path | ByteArray]], stats: SourceStats) -> Iterator[Frame]:
+    """Yield frames of files, or of the pages of one, which end at the first that cannot be read."""
     index, unread = 0, list[NotAMediaFile]()
-    for seconds, path in chosen:
+    while True:
         try:
-            rgb = read_picture(path, max_pixels=job.max_pixels)
+            seconds, picture = next(chosen)
+            rgb = read_picture(picture, max_pixels=job.max_pixels) if isinstance(picture, Path) else picture
+        except StopIteration:
+            break
         except NotAMediaFile as exc:
             unread.append(exc)
             stats.lost_frames += 1
@@ -147,9 +115,9 @@ def _frames(job: Job, chosen: Sequence[tuple[float, Path]], stats: SourceStats) 
     more = f"; {len(unread) - _MOST_NAMED} more like these" if len(unread) > _MOST_NAMED else ""
     named = "; ".join(each.message for each in unread[:_MOST_NAMED])
     raise SourceDamaged(
-        f"{job.name}: damaged: {len(unread)} of {len(chosen)} pictures cannot be read: {named}{more}",
+        f"{job.name}: damaged: {index} pictures were read, {len(unread)} cannot be: {named}{more}",
         frames_read=index,
-        remedy="the others were read; replace or remove these",
+        remedy="replace or remove these",
     )
 
 
