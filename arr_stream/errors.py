@@ -14,11 +14,8 @@ They form one tree; each class has its own exit code, so that scripts can distin
     |   +-- NothingInRange              18   --start and --end leave no frame
     |   +-- SourceChanged               87   not the source of the records
     |   +-- LiveSourceError
-    |       +-- CameraNotFound          90   no such camera, or none at all
-    |       +-- CameraBusy              91   in use by another program, or access denied
-    |       +-- CameraLost              92   unplugged
-    |       +-- HostUnknown             93   no address for the host's name
-    |       +-- ConnectionFailed        94   refused, unreachable, or broken off
+    |       +-- CameraUnavailable       90   no such camera, in use by another program, access denied, or unplugged
+    |       +-- ConnectionFailed        94   unknown host, refused, unreachable, or broken off
     |       +-- AuthenticationFailed    95   wrong or missing user or password
     |       +-- StreamNotFound          96   the server has no such stream
     |       +-- StreamSilent            97   connected, but no data arrives
@@ -173,20 +170,8 @@ class LiveSourceError(SourceError):
     permanent: ClassVar[bool] = False
 
 
-class CameraNotFound(LiveSourceError):
+class CameraUnavailable(LiveSourceError):
     exit_code = 90
-
-
-class CameraBusy(LiveSourceError):
-    exit_code = 91
-
-
-class CameraLost(LiveSourceError):
-    exit_code = 92
-
-
-class HostUnknown(LiveSourceError):
-    exit_code = 93
 
 
 class ConnectionFailed(LiveSourceError):

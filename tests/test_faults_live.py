@@ -118,7 +118,7 @@ def test_a_camera_that_vanishes_is_found_again(unplugged: Feed) -> None:
         seen += take(frames, 5)
     check_times(seen)
     messages = [state.message or "" for state in told.states if state.state == "reconnecting"]
-    assert "has stopped" in messages[0] and "no such camera" in messages[-1]
+    assert "has stopped" in messages[0] and "cannot be opened" in messages[-1]
     assert told.names() == ["connecting", "live", "reconnecting", "live"]
 
 

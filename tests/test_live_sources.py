@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from arr_stream.config import Settings
 from arr_stream.errors import (
     BackendUnavailable,
-    CameraNotFound,
+    CameraUnavailable,
     InvalidSetting,
     NotAMediaFile,
     SourceError,
@@ -193,6 +193,6 @@ def test_cameras_are_listed_by_their_numbers(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_camera_that_is_not_there() -> None:
     for spec in ("/dev/video987", "987", "camera:no camera is called so"):
-        with pytest.raises((CameraNotFound, BackendUnavailable)) as caught:
+        with pytest.raises((CameraUnavailable, BackendUnavailable)) as caught:
             open_live(spec, Settings())
         assert "987" in str(caught.value) or "called so" in str(caught.value)

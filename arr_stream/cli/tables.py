@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from arr_stream.cli.console import out, print_line
 from arr_stream.cli.measuring import Json, Overrides, Preset
-from arr_stream.errors import CameraNotFound
+from arr_stream.errors import CameraUnavailable
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
@@ -29,7 +29,7 @@ def cameras(as_json: Json = False) -> None:
             table.add_row(str(camera.index), camera.name, f"arr-stream webcam {camera.index}")
         out.print(table)
     if not found:
-        raise CameraNotFound(
+        raise CameraUnavailable(
             "there is no camera on this machine",
             remedy="plug one in or allow its use, or try `arr-stream stream lavfi:testsrc2`",
         )

@@ -21,10 +21,7 @@ from av.container import Flags, InputContainer
 from arr_stream.config import Settings
 from arr_stream.errors import (
     BackendUnavailable,
-    CameraBusy,
-    CameraLost,
-    CameraNotFound,
-    SourceError,
+    CameraUnavailable,
 )
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live.connection import Interrupt
@@ -72,7 +69,7 @@ def find_camera(wanted: str) -> str:
     """Return the device for a device, a number, or a part of a camera's name.
 
     Raises:
-        CameraNotFound: No camera matches; the message names the existing ones.
+        CameraUnavailable: No camera matches; the message names the existing ones.
     """
     if wanted.startswith("/dev/"):
         return wanted
@@ -85,11 +82,11 @@ def find_camera(wanted: str) -> str:
     if fitting:
         return fitting[0].device
     if not cameras:
-        raise CameraNotFound(
+        raise CameraUnavailable(
             f"camera {wanted}: there is no camera on this machine", remedy="plug one in, or allow its use"
         )
     there = ", ".join(f"{camera.index} ({camera.name})" for camera in cameras)
-    raise CameraNotFound(f"camera {wanted}: no such camera", remedy=f"there are {there}")
+    raise CameraUnavailable(f"camera {wanted}: no such camera", remedy=f"there are {there}")
 
 
 def open_camera(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:
@@ -146,28 +143,17 @@ def _unblock(device: str) -> None:
                 os.set_blocking(int(link.name), False)
 
 
-def camera_problem(name: str, error: Exception, *, opened: bool) -> SourceError:
+def camera_problem(name: str, error: Exception, *, opened: bool) -> CameraUnavailable:
     """Return the error for a camera that cannot be opened, or, if it was `opened`, has stopped."""
-    number = getattr(error, "errno", None)
     if opened:
-        return CameraLost(f"{name}: the camera has stopped: {reason(error)}", remedy="check its plug and cable")
-    for numbers, kind, what, remedy in _PROBLEMS:
-        if number in numbers:
-            return kind(f"{name}: {what}", remedy=remedy)
-    return CameraNotFound(
+        return CameraUnavailable(f"{name}: the camera has stopped: {reason(error)}", remedy="check its plug and cable")
+    number = getattr(error, "errno", None)
+    if number == errno.EBUSY:
+        return CameraUnavailable(f"{name}: another program uses this camera", remedy="close it there")
+    if number in (errno.EACCES, errno.EPERM):
+        remedy = "join the group `video`, or allow the camera to programs"
+        return CameraUnavailable(f"{name}: may not be opened", remedy=remedy)
+    return CameraUnavailable(
         f"{name}: the camera cannot be opened: {reason(error)}",
         remedy="see `arr-stream cameras`, and leave live.size and live.fps at their defaults",
     )
-
-
-_PROBLEMS: tuple[tuple[tuple[int, ...], type[SourceError], str, str], ...] = (
-    ((errno.EBUSY,), CameraBusy, "another program uses this camera", "close it there"),
-    (
-        (errno.EACCES, errno.EPERM),
-        CameraBusy,
-        "may not be opened",
-        "join the group `video`, or allow the camera to programs",
-    ),
-    ((errno.ENOENT, errno.ENODEV, errno.ENXIO), CameraNotFound, "no such camera", "see `arr-stream cameras`"),
-    ((errno.ENOTTY, errno.EISDIR), CameraNotFound, "not a camera", "see `arr-stream cameras`"),
-)

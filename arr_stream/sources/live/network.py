@@ -16,7 +16,6 @@ from arr_stream.errors import (
     AuthenticationFailed,
     BackendUnavailable,
     ConnectionFailed,
-    HostUnknown,
     NotAMediaFile,
     NoVideoStream,
     StreamNotFound,
@@ -60,19 +59,19 @@ def open_network(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats
 
 
 def _require_host(spec: LiveSpec) -> None:
-    """Raise HostUnknown if the host's name has no address: FFmpeg does not distinguish this from other failures."""
+    """Check that the host's name has an address: FFmpeg does not distinguish this from other failures."""
     try:
         host = urlsplit(spec.target).hostname
     except ValueError as exc:
-        raise HostUnknown(f"{spec.name}: not an address", remedy="write it as rtsp://host:port/path") from exc
+        raise ConnectionFailed(f"{spec.name}: not an address", remedy="write it as rtsp://host:port/path") from exc
     if not host:
         if spec.scheme in {"udp", "srt"}:
             return
-        raise HostUnknown(f"{spec.name}: no host is named", remedy=f"write {spec.scheme}://HOST/...")
+        raise ConnectionFailed(f"{spec.name}: no host is named", remedy=f"write {spec.scheme}://HOST/...")
     try:
         socket.getaddrinfo(host, None)
     except (OSError, UnicodeError) as exc:
-        raise HostUnknown(
+        raise ConnectionFailed(
             f"{spec.name}: the host {host!r} is not known", remedy="check its name, or give its IP address"
         ) from exc
 
