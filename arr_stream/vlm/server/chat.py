@@ -287,7 +287,8 @@ class ChatServer:
             raise failure
 
     async def _stream(self, request: Message, progress: _Progress) -> None:
-        async with await self._client.chat.completions.create(**request) as stream:
+        created: Any = await self._client.chat.completions.create(**request)
+        async with created as stream:
             async for chunk in stream:
                 progress.add_chunk(chunk)
                 if progress.characters >= progress.most_characters:
