@@ -305,6 +305,6 @@ class DisFlow:
         below, right = max(0, _LEAST_SIDE_PX - height), max(0, _LEAST_SIDE_PX - width)
         if below or right:
             pair = [cv2.copyMakeBorder(picture, 0, below, 0, right, cv2.BORDER_REPLICATE) for picture in pair]
-        no_guess: Any = None
-        found = np.ascontiguousarray(self._search.calc(*pair, no_guess)[:height, :width])
+        offsets: FloatArray = self._search.calc(pair[0], pair[1], None)
+        found = np.ascontiguousarray(offsets[:height, :width])
         return checked_flow(previous.reduced(hw), present.reduced(hw), resize_offsets(found, hw))
