@@ -47,7 +47,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[RunningServer]:
     """A server that may open test pictures and addresses of this machine."""
-    with running(allowed=AllowedSources(patterns=("lavfi:testsrc2*", "http://127.0.0.1:*"))) as server:
+    with running(allowed=AllowedSources(patterns=("lavfi:testsrc2*", "http://127.0.0.1"))) as server:
         yield server
 
 

@@ -85,7 +85,7 @@ def test_tokens_and_cookies_are_not_each_other() -> None:
 
 
 ADDRESSES = AllowedSources(
-    patterns=("rtsp://10.0.0.*", "http://cams.example:8000/live/*.m3u8", "rtsp*://*.cams.example", "lavfi:testsrc2*")
+    patterns=("rtsp://10.0.0.*", "http://cams.example:8000", "rtsps://*.cams.example", "lavfi:testsrc2*")
 )
 WITHIN = """
 rtsp://10.0.0.7/stream  rtsp://10.0.0.7:8554/a?b=c  rtsp://user:p%40ss@10.0.0.7/stream  rtsps://door.cams.example/1
@@ -95,7 +95,7 @@ OUTSIDE = """
 rtsp://10.0.0.1@evil.example  rtsp://10.0.0.1:554@evil.example/x  rtsp://evil.example/rtsp://10.0.0.1
 rtsp://evil.example#@10.0.0.1  rtsp://evil.example\\@10.0.0.1  rtsp://a@b@10.0.0.1  rtsp://10.0.0.1.evil.example/x
 rtsp://10.0.0.com/x  rtsp://10.0.1.1/x  RTSP://10.0.0.1/x  http://10.0.0.1/x  http://cams.example/live/one.m3u8
-http://cams.example:8000/other/one.m3u8  rtsp://cams.example/1  rtsp://a.b.cams.example/1
+http://cams.example:80/one.m3u8  rtsps://door.cams.example.evil/1  rtsp://10.0.0.1:x/1  rtsp://cams.example/1  rtsp://a.b.cams.example/1
 lavfi:movie=/etc/passwd  concat:a|b  file:///etc/passwd  /dev/video0  0
 """
 
@@ -109,6 +109,12 @@ def test_patterns_allow_what_they_mean(source: str) -> None:
 def test_patterns_allow_nothing_else(source: str) -> None:
     with pytest.raises(SourceNotAllowed):
         ADDRESSES.resolve(source)
+
+
+@pytest.mark.parametrize("pattern", ["http://cam/public", "http://user:x@cam", "cam", "rtsp*://cam", "http://cam:*"])
+def test_other_patterns_are_refused(pattern: str) -> None:
+    with pytest.raises(InvalidSetting, match="--allow"):
+        AllowedSources(patterns=(pattern,))
 
 
 def test_named_sources_are_known_by_their_public_names() -> None:
@@ -181,15 +187,6 @@ def test_what_names_files_or_costs_memory_is_not_changed() -> None:
         for running in (True, False):
             with pytest.raises(ArrStreamError):
                 checked_changes({key: 1}, running=running)
-
-
-@pytest.mark.parametrize("rest", ["../x", "a/../../x", "%2e%2E/x", ".%2e/x", "%252e%252e/x", "..", "..%2fx", "..;/x"])
-def test_a_path_does_not_lead_out_of_its_pattern(rest: str) -> None:
-    allowed = AllowedSources(patterns=("http://cam/public/*",))
-    assert allowed.resolve("http://cam/public/a.m3u8?from=..") == "http://cam/public/a.m3u8?from=.."
-    with pytest.raises(SourceNotAllowed):
-        allowed.resolve(f"http://cam/public/{rest}")
-    assert AllowedSources(patterns=("http://cam",)).resolve(f"http://cam/{rest}") == f"http://cam/{rest}"
 
 
 @pytest.mark.parametrize("letter", ["\x1b", "\x7f", "\x9b", "\u2028", "\u202e", "\u2066"])

@@ -10,7 +10,6 @@ import hmac
 import ipaddress
 import re
 import secrets
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -30,19 +29,15 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Stricter than any later parser, so that no parser can see another host in an allowed source.
 _ADDRESS = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]{0,31})://(?:[A-Za-z0-9._~%!$&'()*+,;=:-]*@)?"
-    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?(?P<rest>[/?][^\\#\s]*)?",
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?(?:[/?][^\\#\s]*)?",
     re.ASCII,
 )
 _PATTERN = re.compile(
-    r"(?P<scheme>[a-z0-9+.*?-]{1,32})://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._*?-]+)(?::(?P<port>[\d*]{1,5}))?"
-    r"(?P<rest>[/?].*)?",
-    re.ASCII,
+    r"(?P<scheme>[a-z]{1,32})://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._*-]+)(?::(?P<port>\d{1,5}))?", re.ASCII
 )
 _CAMERA = re.compile(
     r"\d{1,4}|camera:[^/\\\x00-\x1f]{1,200}|(?:camera:)?/dev/(?:video\d{1,4}|v4l/by-(?:id|path)/[\w.:+-]+)"
 )
-_UPWARD = re.compile(r"(?:\.|%2e){2}|%25", re.IGNORECASE)
-"""Sequences that may lead out of the folder that a path begins with, after a server has decoded it once or twice."""
 _PREFIXED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -79,9 +74,8 @@ class Access:
     def allows_host(self, host: str) -> bool:
         """Return True if the `Host` of a request is a name of this server.
 
-        A page of another site whose name resolves to this server (DNS rebinding) sends its own name. Addresses
-        cannot be
-        rebound.
+        A page of another site whose name resolves to this server (DNS rebinding) sends its own name. Addresses cannot
+        be rebound.
         """
         match = _HOST.fullmatch(host.strip().lower())
         if match is None:
@@ -92,7 +86,7 @@ class Access:
         try:
             address = ipaddress.ip_address(name.strip("[]"))
         except ValueError:
-            return not self.loopback and name in _own_names()
+            return False
         return address.is_loopback or not self.loopback
 
     def allows_origin(self, origin: str, host: str) -> bool:
@@ -159,9 +153,8 @@ class AllowedSources:
 
     Args:
         named: Sources exactly as on the command line; the page knows them without their passwords.
-        patterns: `SCHEME://HOST[:PORT][/PATH]` with `*` and `?`. In a host, `*` stays within one label, and
-            `10.0.0.*` matches addresses only. Without a port any port matches, and without a path any path. Or the
-            beginning of a test source, such as `lavfi:testsrc2*`.
+        patterns: `SCHEME://HOST[:PORT]` for any path there, and without a port for any port. In the host, `*` stands
+            for a label, and `10.0.0.*` matches addresses only. Or a test source, such as `lavfi:testsrc2*`.
         cameras: Any camera of this machine.
         folders: Files below these; links that lead out of them do not count.
 
@@ -178,7 +171,7 @@ class AllowedSources:
         for pattern in self.patterns:
             if not pattern.startswith("lavfi:") and not _PATTERN.fullmatch(pattern):
                 raise InvalidSetting(
-                    f"--allow {redact_url(pattern)!r}: no folder, and no SCHEME://HOST[:PORT][/PATH] without password",
+                    f"--allow {redact_url(pattern)!r}: no folder, and no SCHEME://HOST[:PORT] without password",
                     remedy="write such as 'rtsp://10.0.0.*', and quote it",
                 )
         for folder in self.folders:
@@ -236,38 +229,11 @@ def _same(given: str | None, right: str) -> bool:
     return given is not None and hmac.compare_digest(given.encode("utf-8", "replace"), right.encode())
 
 
-def _own_names() -> set[str]:
-    """Return the names of this machine."""
-    name = socket.gethostname().lower()
-    short = name.partition(".")[0]
-    return {name, short, f"{short}.local"}
-
-
 def _matches(address: re.Match[str], pattern: str) -> bool:
-    wanted = _PATTERN.fullmatch(pattern)
-    scheme = address["scheme"]
-    if wanted is None or scheme not in NETWORK_SCHEMES or not fnmatchcase(scheme, wanted["scheme"]):
-        return False
-    if wanted["port"] is not None and not fnmatchcase(address["port"] or "", wanted["port"]):
-        return False
-    rest = address["rest"] or ""
-    if wanted["rest"] is not None and (_UPWARD.search(rest.partition("?")[0]) or not fnmatchcase(rest, wanted["rest"])):
-        return False
-    return _host_matches(address["host"].lower(), wanted["host"].lower())
-
-
-def _host_matches(host: str, pattern: str) -> bool:
     """Compare label by label, so that `10.0.0.*` is neither `10.0.0.1.example.com` nor `10.0.0.com`."""
-    if pattern == "*":
-        return True
-    if host.startswith("[") or pattern.startswith("["):
-        return host == pattern
-    labels, wanted = host.split("."), pattern.split(".")
-    if len(labels) != len(wanted):
+    wanted = _PATTERN.fullmatch(pattern)
+    if wanted is None or address["scheme"] not in NETWORK_SCHEMES or address["scheme"] != wanted["scheme"]:
         return False
-    if re.fullmatch(r"[\d*?.]+", pattern):
-        try:
-            ipaddress.IPv4Address(host)
-        except ValueError:
-            return False
-    return all(map(fnmatchcase, labels, wanted))
+    label = r"\d{1,3}" if re.fullmatch(r"[\d.*]+", wanted["host"]) else r"[^.]+"
+    host = ".+" if wanted["host"] == "*" else re.escape(wanted["host"]).replace(r"\*", label)
+    return wanted["port"] in (None, address["port"]) and bool(re.fullmatch(host, address["host"], re.IGNORECASE))

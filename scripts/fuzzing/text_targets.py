@@ -160,7 +160,7 @@ def _open_addresses(scratch: Path) -> Run:
     folder.mkdir(exist_ok=True)
     (folder / "clip.mp4").write_bytes(b"x")
     allowed = AllowedSources(
-        ("rtsp://user:pass@10.0.0.7:554/stream",), ("rtsp://10.0.0.*", "http://*.example.org/a*"), True, (folder,)
+        ("rtsp://user:pass@10.0.0.7:554/stream",), ("rtsp://10.0.0.*", "http://*.example.org"), True, (folder,)
     )
 
     def run(data: bytes) -> str:
