@@ -72,24 +72,22 @@ def test_at_most_two_are_under_way_and_then_comes_the_newest(server: RunningServ
      '{"views": ["source", "flow", "text"]}', '{"gaze": [2, 0]}', '{"gaze": [NaN, 0]}', '{"gaze": [0]}', '{"more": 1}',
      "[" * 10_000, b"\x00\x01"],
 )  # fmt: skip
-def test_a_malformed_message_is_answered_and_the_pictures_go_on(
-    server: RunningServer, id: str, message: str | bytes
-) -> None:
+def test_a_malformed_message_ends_this_socket_alone(server: RunningServer, id: str, message: str | bytes) -> None:
     with server.socket(f"/api/streams/{id}/video") as client:
         client.send(message)
         texts = (text for _ in range(10) if isinstance(text := client.recv(timeout=PATIENCE_SECONDS), str))
         assert "error" in json.loads(next(texts))
+        assert close_code(client) == 1008
     with server.socket(f"/api/streams/{id}/video") as client:
         for _ in range(3):
             _acknowledged(client)
 
 
-def test_ten_malformed_messages_are_enough_and_one_that_is_too_large(server: RunningServer, id: str) -> None:
+def test_sockets_close_on_nonsense_and_on_what_is_too_large(server: RunningServer, id: str) -> None:
     for path in (f"/api/streams/{id}/video", "/api/events"):
-        for messages, code in ((["nonsense"] * 10, 1008), (["x" * 100_000], 1009)):
+        for message, code in (("nonsense", 1008), ("x" * 100_000, 1009)):
             with server.socket(path) as client:
-                for message in messages:
-                    client.send(message)
+                client.send(message)
                 assert close_code(client) == code
     until(lambda: len(server.serving.clients) == 0)
 
@@ -159,13 +157,11 @@ def test_there_is_room_for_so_many_and_no_more() -> None:
     from arr_stream.web.serving import Clients
 
     with running() as server, ExitStack() as stack:
-        server.serving.clients = Clients(most=4, most_of_a_stream=2)
+        server.serving.clients = Clients(most=4)
         id = server.add()
         video = [stack.enter_context(server.socket(f"/api/streams/{id}/video")) for _ in range(2)]
         for client in video:
             _acknowledged(client)
-        with server.socket(f"/api/streams/{id}/video") as third:
-            assert close_code(third) == 1013
         events = [stack.enter_context(server.socket("/api/events")) for _ in range(2)]
         for client in events:
             _said(client)

@@ -32,6 +32,10 @@ _METRICS = {
 """Metrics of a stream: help text, and the entry of its status with its factor."""
 
 
+class TooManyStreams(InvalidSetting):
+    """Error for a stream beyond the limit."""
+
+
 class LiveStreams:
     """Collection of live streams, at most `most_streams`.
 
@@ -87,7 +91,7 @@ class LiveStreams:
             once: The source cannot be opened again.
 
         Raises:
-            InvalidSetting, QueryError, SettingsError: Too many streams, an unknown preset, and so on.
+            TooManyStreams, QueryError, SettingsError: Too many streams, an unknown preset, and so on.
         """
         values = self.preset(preset) if preset is not None else self.settings
         if settings:
@@ -95,7 +99,7 @@ class LiveStreams:
         queries = tuple(parse_text(text) if isinstance(text, str) else text for text in query)
         with self._lock:
             if self._closed or len(self._runners) >= self.most_streams:
-                raise InvalidSetting(
+                raise TooManyStreams(
                     f"{len(self._runners)} streams run already",
                     remedy=f"remove one; {self.most_streams} is the limit",
                 )

@@ -20,6 +20,7 @@ from arr_stream.errors import InvalidSetting
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.live import is_live_spec
 from arr_stream.sources.live.spec import NETWORK_SCHEMES
+from arr_stream.web.problems import Refused
 
 _LEAST_TOKEN = 8
 _TOKEN = re.compile(r"[!-~]+")
@@ -143,10 +144,6 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-class SourceNotAllowed(InvalidSetting):
-    """Error for a source that the page may not open."""
-
-
 @dataclass(frozen=True, slots=True)
 class AllowedSources:
     """Sources that clients may open.
@@ -187,7 +184,7 @@ class AllowedSources:
         """Return the source to open for the page's input.
 
         Raises:
-            SourceNotAllowed: It may not be opened, or does not exist; the error does not reveal which.
+            Refused: It may not be opened, or does not exist; the error does not reveal which.
         """
         source = source.strip()
         for named in self.named:
@@ -203,7 +200,8 @@ class AllowedSources:
                 return source
         elif (path := self._file(source)) is not None:
             return f"loop:{path}" if source.startswith("loop:") else str(path)
-        raise SourceNotAllowed(
+        raise Refused(
+            403,
             f"the source {redact_url(source)[:200]!r} is not allowed by this server",
             remedy="allow it with --allow when the server is started",
         )

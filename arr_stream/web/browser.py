@@ -61,11 +61,11 @@ class BrowserSocket(StayingSocket):
         self._bell: WakeUp | None = None
         self._received = 0
 
-    async def run(self, stream: str | None = None) -> None:
+    async def run(self) -> None:
         # Only for this socket, and only once the request has passed the security checks.
         transport = self.websocket.scope["state"][TRANSPORT]
         transport.get_protocol().conn.max_message_size = _TIME.size + LARGEST_PICTURE_BYTES
-        await super().run(stream)
+        await super().run()
 
     async def speak(self, wake_up: WakeUp) -> Close:
         try:
@@ -86,24 +86,19 @@ class BrowserSocket(StayingSocket):
                 self._source.finish()
         return close
 
-    def on_message(self, text: str) -> None:
-        """Handle a text message; see `StayingSocket.on_message`."""
-        raise MalformedMessage("a text message, where a picture is expected: 8 bytes of capture time, then a JPEG")
-
-    def heard_bytes(self, data: bytes) -> None:
-        """Handle a binary message; see `StayingSocket.heard_bytes`."""
-        if self._source is None or self._bell is None or len(data) <= _TIME.size:
-            raise MalformedMessage(f"{len(data)} bytes, where 8 bytes of capture time and a JPEG are expected")
-        (sent_seconds,) = _TIME.unpack_from(data)
+    def on_message(self, message: str | bytes) -> None:
+        """See `StayingSocket.on_message`."""
+        if self._source is None or self._bell is None or isinstance(message, str) or len(message) <= _TIME.size:
+            raise MalformedMessage("no picture: 8 bytes of capture time, then a JPEG, are expected")
+        (sent_seconds,) = _TIME.unpack_from(message)
         # Beyond this, a double cannot resolve milliseconds.
         if not math.isfinite(sent_seconds) or abs(sent_seconds) > 1e12:
             raise MalformedMessage(f"a capture time of {sent_seconds:g} s")
         self._received += 1
-        self._source.push(data[_TIME.size :], time.monotonic(), sent_seconds)
+        self._source.push(message[_TIME.size :], time.monotonic(), sent_seconds)
         self._bell.ring()
 
     def _wanted(self) -> NewBrowser:
-        self.serving.check_room()
         query = self.websocket.query_params
         values = {key: query.getlist(key) if key == "query" else query[key] for key in query}
         try:

@@ -14,7 +14,7 @@ from arr_stream.errors import InvalidSetting
 from arr_stream.live.pictures import Watching
 from arr_stream.live.publishing import Subscription
 from arr_stream.live.runner import StreamRunner
-from arr_stream.web.problems import NoSuchThing, NotYet
+from arr_stream.web.problems import Refused
 from arr_stream.web.serving import Serving, WakeUp
 from arr_stream.web.sockets import (
     ENDING,
@@ -63,23 +63,23 @@ class VideoSocket(StayingSocket):
         with closing(self._watching) as watching, self.serving.removals(wake_up):
             return await self._pictures(watching, wake_up)
 
-    def on_message(self, text: str) -> None:
-        """Handle a text message; see `StayingSocket.on_message`."""
+    def on_message(self, message: str | bytes) -> None:
+        """See `StayingSocket.on_message`."""
         watching = self._watching
         try:
-            message = ClientMessage.model_validate_json(text)
-            if watching is None or not message.model_fields_set:
+            asked = ClientMessage.model_validate_json(message)
+            if watching is None or not asked.model_fields_set:
                 raise MalformedMessage("a message that says nothing")
-            if message.views is not None or message.cells is not None:
-                watching.show(message.views, message.cells)
-            if message.gaze is not None:
-                self._runner.set_gaze(*message.gaze)
+            if asked.views is not None or asked.cells is not None:
+                watching.show(asked.views, asked.cells)
+            if asked.gaze is not None:
+                self._runner.set_gaze(*asked.gaze)
         except ValidationError as exc:
             raise MalformedMessage(first_fault(exc)) from exc
         except InvalidSetting as exc:
             raise MalformedMessage(str(exc)) from exc
-        if message.ack is not None and not watching.acknowledge(message.ack):
-            raise MalformedMessage(f"ack {message.ack}: no such message is under way")
+        if asked.ack is not None and not watching.acknowledge(asked.ack):
+            raise MalformedMessage(f"ack {asked.ack}: no such message is under way")
 
     async def _pictures(self, watching: Watching, wake_up: WakeUp) -> Close:
         while True:
@@ -109,7 +109,7 @@ class EventSocket(StayingSocket):
             return Close(MALFORMED, message)
         try:
             streams = {self.serving.runner(id).id for id in query.getlist("stream")}
-        except NoSuchThing as exc:
+        except Refused as exc:
             await self.complain(str(exc))
             return Close(NO_STREAM, exc.message)
         with self.serving.events(Subscription(wake_up.ring, streams or None, kinds or None)) as subscription:
@@ -124,8 +124,8 @@ class EventSocket(StayingSocket):
                 await wake_up.wait()
         return Close(ENDING, "the server is ending")
 
-    def on_message(self, text: str) -> None:
-        """Handle a text message; see `StayingSocket.on_message`."""
+    def on_message(self, message: str | bytes) -> None:
+        """See `StayingSocket.on_message`."""
         raise MalformedMessage("nothing is expected here; commands go to /api/streams")
 
 
@@ -136,11 +136,11 @@ def feed_routes(serving: Serving) -> APIRouter:
     async def video(websocket: WebSocket, id: str) -> None:
         try:
             runner = serving.runner(id)
-        except NoSuchThing as exc:
+        except Refused as exc:
             await websocket.accept()
             await websocket.close(NO_STREAM, exc.message[:120])
             return
-        await VideoSocket(serving, websocket, runner).run(runner.id)
+        await VideoSocket(serving, websocket, runner).run()
 
     @router.get("/api/streams/{id}/snapshot.jpg", response_class=Response)
     async def snapshot(id: str, view: str = _View) -> Response:
@@ -150,7 +150,7 @@ def feed_routes(serving: Serving) -> APIRouter:
         async with serving.drawing:
             jpeg = await run_in_threadpool(runner.room.snapshot, view)
         if jpeg is None:
-            raise NotYet(f"{runner.name} has no picture yet", remedy="try again in a moment")
+            raise Refused(503, f"{runner.name} has no picture yet", remedy="try again in a moment")
         return Response(jpeg, media_type="image/jpeg")
 
     @router.websocket("/api/events")

@@ -8,40 +8,16 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from arr_stream.errors import ArrStreamError, BackendUnavailable
+from arr_stream.live.registry import TooManyStreams
 from arr_stream.plain_text import one_line
-from arr_stream.web.access import SourceNotAllowed
 
 
-class NoSuchThing(ArrStreamError):
-    """Error for a resource that does not exist."""
+class Refused(ArrStreamError):
+    """Request that is refused with an HTTP status: 403 not allowed, 404 unknown, 409 not now, 503 not yet or busy."""
 
-
-class NotNow(ArrStreamError):
-    """Error for a valid request that the present state does not allow."""
-
-
-class NotYet(NotNow):
-    """Error for a stream without a picture so far."""
-
-
-class Forbidden(ArrStreamError):
-    """Error for a request that the command line does not allow."""
-
-
-class TooManyClients(ArrStreamError):
-    """Error for a client beyond the limit."""
-
-
-_STATUS: tuple[tuple[type[ArrStreamError], int], ...] = (
-    (NoSuchThing, 404),
-    (NotYet, 503),
-    (TooManyClients, 503),
-    (NotNow, 409),
-    (Forbidden, 403),
-    (SourceNotAllowed, 403),
-    (BackendUnavailable, 503),
-    (ArrStreamError, 400),
-)
+    def __init__(self, status: int, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.status = status
 
 
 def problem(status: int, error: str, remedy: str | None = None) -> JSONResponse:
@@ -55,8 +31,8 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ArrStreamError)
     async def ours(_request: Request, error: ArrStreamError) -> JSONResponse:
-        status = next(status for kind, status in _STATUS if isinstance(error, kind))
-        return problem(status, error.message, error.remedy)
+        status = 503 if isinstance(error, BackendUnavailable) else 409 if isinstance(error, TooManyStreams) else 400
+        return problem(error.status if isinstance(error, Refused) else status, error.message, error.remedy)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:

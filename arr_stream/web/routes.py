@@ -30,7 +30,7 @@ from arr_stream.relevance.query import ExampleQuery, load_example
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.live import list_cameras
 from arr_stream.texture.layout import CHANNELS
-from arr_stream.web.problems import Forbidden, NotNow, NotYet
+from arr_stream.web.problems import Refused
 from arr_stream.web.serving import Serving
 from arr_stream.web.settings import checked_changes, describe
 
@@ -146,8 +146,7 @@ def stream_routes(serving: Serving) -> APIRouter:
     def add_stream(new: NewStream) -> Status:
         """Add a stream; its source is opened in the background."""
         source = serving.allowed.resolve(new.source)
-        serving.check_room()
-        changes = checked_changes(new.settings, running=False)
+        changes = checked_changes(new.settings)
         return serving.streams.add(source, name=new.name, query=new.query, preset=new.preset, settings=changes).status()
 
     @router.get("/api/streams/{id}")
@@ -166,7 +165,7 @@ def stream_routes(serving: Serving) -> APIRouter:
     def change_stream(id: str, change: StreamChange) -> Status:
         """Pause, resume or rename a stream, or change its preset or settings; an error cancels all changes."""
         runner, streams = serving.runner(id), serving.streams
-        changes = checked_changes(change.settings, running=True)
+        changes = checked_changes(change.settings)
         if "preset" in change.model_fields_set:
             base = streams.preset(change.preset) if change.preset is not None else streams.settings
             runner.configure(changes, base=base, preset=change.preset)
@@ -232,9 +231,9 @@ def question_routes(serving: Serving) -> APIRouter:
         """Ask the model: at once, at an interval, or on scene changes. Answers arrive as events."""
         runner = serving.runner(id)
         if serving.streams.parts.make_session is None:
-            raise NotNow("there is no model to ask", remedy="start the server with --model or --endpoint")
+            raise Refused(409, "there is no model to ask", remedy="start the server with --model or --endpoint")
         if not runner.status()["frames"]:
-            raise NotNow(f"{runner.name} has no picture yet", remedy="ask when it shows one")
+            raise Refused(409, f"{runner.name} has no picture yet", remedy="ask when it shows one")
         runner.question(new.question, new.when, new.every_seconds)
         return runner.status()
 
@@ -308,7 +307,7 @@ def info_routes(serving: Serving) -> APIRouter:
     def cameras() -> list[dict[str, str]]:
         """List the cameras of the server."""
         if not serving.allowed.cameras:
-            raise Forbidden("the server's cameras are not allowed", remedy="start it with --allow cameras")
+            raise Refused(403, "the server's cameras are not allowed", remedy="start it with --allow cameras")
         return [{"source": camera.source, "name": camera.name} for camera in list_cameras()]
 
     return router
@@ -349,7 +348,7 @@ def _read_example(picture: bytes) -> ExampleQuery:
 def _header(runner: StreamRunner) -> Header:
     grid = runner.publisher.grid
     if grid is None:
-        raise NotYet(f"{runner.name} has no frame yet", remedy="try again in a moment")
+        raise Refused(503, f"{runner.name} has no frame yet", remedy="try again in a moment")
     status, settings = runner.status(), runner.settings
     return Header.for_grid(
         grid,

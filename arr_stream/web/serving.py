@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -13,10 +12,9 @@ from arr_stream.live.publishing import Subscription
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import StreamRunner
 from arr_stream.web.access import Access, AllowedSources
-from arr_stream.web.problems import NoSuchThing, NotNow, TooManyClients
+from arr_stream.web.problems import Refused
 
 MOST_CLIENTS = 64
-MOST_OF_A_STREAM = 40
 
 
 class WakeUp:
@@ -48,37 +46,29 @@ class WakeUp:
 class Clients:
     """Connected clients, which leave when woken after the server has `ended`; for the event loop only."""
 
-    def __init__(self, most: int = MOST_CLIENTS, most_of_a_stream: int = MOST_OF_A_STREAM) -> None:
+    def __init__(self, most: int = MOST_CLIENTS) -> None:
         self.ended = False
         self._most = most
-        self._most_of_a_stream = most_of_a_stream
         self._bells: set[WakeUp] = set()
-        self._watching: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._bells)
 
     @contextmanager
-    def place(self, stream: str | None = None) -> Iterator[WakeUp]:
-        """Reserve a place for a client, among the viewers of `stream` if given, and yield the event that wakes it.
+    def place(self) -> Iterator[WakeUp]:
+        """Reserve a place for a client, and yield the event that wakes it.
 
         Raises:
-            TooManyClients: No place is left, or the server is ending.
+            Refused: No place is left, or the server is ending.
         """
         if self.ended or len(self) >= self._most:
-            raise TooManyClients(f"{len(self)} clients are connected", remedy=f"{self._most} is the limit")
-        if stream is not None and self._watching[stream] >= self._most_of_a_stream:
-            raise TooManyClients(
-                f"{self._watching[stream]} clients watch this stream", remedy=f"{self._most_of_a_stream} is the limit"
-            )
-        wake_up, watched = WakeUp(), Counter([stream] if stream is not None else ())
+            raise Refused(503, f"{len(self)} clients are connected", remedy=f"{self._most} is the limit")
+        wake_up = WakeUp()
         self._bells.add(wake_up)
-        self._watching += watched
         try:
             yield wake_up
         finally:
             self._bells.discard(wake_up)
-            self._watching -= watched
 
     def end(self) -> None:
         """Wake all clients to leave."""
@@ -106,21 +96,15 @@ class Serving:
     started_seconds: float = field(default_factory=time.monotonic)
 
     def runner(self, id: str) -> StreamRunner:
-        """Return the stream of that id; raises `NoSuchThing` for an unknown id."""
+        """Return the stream of that id; raises `Refused` for an unknown id."""
         runner = self.streams.get(id)
         if runner is None:
-            raise NoSuchThing(f"there is no stream {id[:40]!r}", remedy="GET /api/streams lists them")
+            raise Refused(404, f"there is no stream {id[:40]!r}", remedy="GET /api/streams lists them")
         return runner
 
     def has(self, runner: StreamRunner) -> bool:
         """Return True if the stream has not been removed."""
         return self.streams.get(runner.id) is runner
-
-    def check_room(self) -> None:
-        """Raise `NotNow` if the number of streams is at its limit."""
-        count, most = len(self.streams.runners), self.streams.most_streams
-        if count >= most:
-            raise NotNow(f"{count} streams run already", remedy=f"remove one; {most} is the limit")
 
     def removals(self, wake_up: WakeUp) -> AbstractContextManager[object]:
         """Ring `wake_up` when streams are added or removed, until the end of the block."""

@@ -20,9 +20,9 @@ COMMON = (
     "keyframes.interval",
     "live.adapt",
 )
-"""Those of `RUNNING` that users change first."""
+"""Those of `CHANGEABLE` that users change first."""
 
-RUNNING = (
+CHANGEABLE = (
     *COMMON,
     "selection.novelty",
     "selection.strategy",
@@ -36,18 +36,7 @@ RUNNING = (
     "relevance.trust",
     "relevance.language",
 )
-"""Settings that take effect while a stream runs."""
-
-STARTING = (
-    *RUNNING,
-    "live.policy",
-    "live.size",
-    "live.fps",
-    "live.rtsp_transport",
-    "live.connect_seconds",
-    "live.stall_seconds",
-)
-"""Settings that a client may give when it adds a stream."""
+"""Settings that clients may change: they take effect while a stream runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +82,9 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
 
 
 def describe(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Describe each setting in `RUNNING` as plain JSON values.
-
-    They are its default, the value of new streams (`settings`), description, kind, and its choices or limits.
-    """
+    """Return for each setting in `CHANGEABLE` its default, start value, description, kind, and choices or limits."""
     described = {}
-    for key in RUNNING:
+    for key in CHANGEABLE:
         section, _, name = key.partition(".")
         values = getattr(settings, section)
         schema = type(values).model_json_schema()["properties"][name]
@@ -112,13 +98,11 @@ def describe(settings: Settings) -> dict[str, dict[str, Any]]:
     return described
 
 
-def checked_changes(values: Mapping[str, Any], *, running: bool) -> dict[str, Any]:
-    """Return the changes; raise `InvalidSetting` for one that is not allowed, or not while the stream runs."""
-    known = RUNNING if running else STARTING
+def checked_changes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes; raise `InvalidSetting` for one that clients may not make."""
     for key in values:
-        if key not in known:
-            when = "while a stream runs" if running and key in STARTING else "through the server"
-            raise InvalidSetting(f"{key[:80]!r} cannot be changed {when}", remedy="`arr-stream serve --set` sets it")
+        if key not in CHANGEABLE:
+            raise InvalidSetting(f"{key[:80]!r} cannot be changed here", remedy="`arr-stream serve --set` sets it")
     return dict(values)
 
 

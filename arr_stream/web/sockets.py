@@ -12,12 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from arr_stream.web.problems import TooManyClients
+from arr_stream.web.problems import Refused
 from arr_stream.web.security import SEND_SECONDS, ClientTooSlow, cut
 from arr_stream.web.serving import Serving, WakeUp
-
-MOST_MALFORMED = 10
-_MOST_MESSAGES_A_SECOND = 200
 
 ENDING, MALFORMED, FAILED, CROWDED = 1001, 1008, 1011, 1013
 NO_STREAM, SILENT, REMOVED = 4404, 4408, 4410
@@ -47,24 +44,20 @@ class StayingSocket(ABC):
         """Send all pending messages each time the bell rings."""
 
     @abstractmethod
-    def on_message(self, text: str) -> None:
-        """Take a text message.
+    def on_message(self, message: str | bytes) -> None:
+        """Take a message.
 
         Raises:
-            MalformedMessage: It is not valid.
+            MalformedMessage: It is not valid, which ends the connection.
         """
 
-    def heard_bytes(self, data: bytes) -> None:
-        """Take a binary message; raises `MalformedMessage` as `on_message` does."""
-        raise MalformedMessage("a binary message, where JSON text is expected")
-
-    async def run(self, stream: str | None = None) -> None:
+    async def run(self) -> None:
         """Serve the client until either side ends, in a reserved place."""
         await self.websocket.accept()
         try:
-            with self.serving.clients.place(stream) as wake_up:
+            with self.serving.clients.place() as wake_up:
                 close = await _first_of(self.speak(wake_up), self._listen())
-        except TooManyClients as exc:
+        except Refused as exc:
             close = Close(CROWDED, str(exc))
         if close.code is not None:
             await self._within(self.websocket.close(close.code, close.reason[:120]))
@@ -78,27 +71,16 @@ class StayingSocket(ABC):
         await self.send(json.dumps({"error": " ".join(error.split())[:300]}))
 
     async def _listen(self) -> Close:
-        malformed = messages = 0
-        clock = asyncio.get_running_loop().time
-        second = clock()
         while True:
             message = await self.websocket.receive()
             if message["type"] == "websocket.disconnect":
                 return Close(None)
-            messages += 1
-            if messages >= _MOST_MESSAGES_A_SECOND:
-                await asyncio.sleep(second + 1 - clock())
-                messages, second = 0, clock()
+            text = message.get("text")
             try:
-                if (text := message.get("text")) is not None:
-                    self.on_message(text)
-                else:
-                    self.heard_bytes(message["bytes"])
+                self.on_message(message["bytes"] if text is None else text)
             except MalformedMessage as exc:
-                malformed += 1
                 await self.complain(str(exc))
-                if malformed >= MOST_MALFORMED:
-                    return Close(MALFORMED, f"{malformed} malformed messages")
+                return Close(MALFORMED, str(exc))
 
     async def _within(self, sending: Coroutine[Any, Any, None]) -> None:
         """Send, or cut the connection of a client that reads nothing."""

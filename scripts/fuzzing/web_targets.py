@@ -54,7 +54,7 @@ def _open_messages(scratch: Path) -> Run:
             return socket_says(text.decode("utf-8", "replace"))
         body = getattr(routes, name).model_validate_json(text)
         if name in ("NewStream", "StreamChange"):
-            Settings().with_values(checked_changes(body.settings, running=name == "StreamChange"))
+            Settings().with_values(checked_changes(body.settings))
         for asked in [*getattr(body, "texts", ()), *getattr(body, "query", ())]:
             parse_text(asked)
         if getattr(body, "region", None) is not None:
