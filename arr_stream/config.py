@@ -98,7 +98,7 @@ class KeyframeSettings(_Section):
     objects: str = Field(
         "auto",
         description="detector of the objects that a query names: `auto` (weights from an installed package, if there "
-        "are any), `off`, a detector of `models list`, or a detector's file (ONNX, or Darknet weights)",
+        "are any), `off`, a detector of `models list`, or a detector's ONNX file",
     )
 
     @property

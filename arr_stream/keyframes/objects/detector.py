@@ -1,33 +1,20 @@
-"""A detector of objects in one file, run on onnxruntime alone.
-
-The file is an ONNX model or Darknet weights. A card, a JSON file of the same name beside it, adds missing information;
-every field is optional:
-
-    {"labels": ["person", "bicycle"], "sides_px": [640], "scale": 0.00392, "mean": [0, 0, 0], "bgr": false,
-     "licence": "Apache-2.0", "source": "https://..."}
-
-Without labels the classes are the 80 of COCO, in their order.
-"""
+"""A detector of objects in one file, run on onnxruntime alone."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import cv2
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arr_stream.errors import KeyframeFailed, WeightsInvalid
 from arr_stream.keyframes.network import Network
-from arr_stream.keyframes.objects import darknet
+from arr_stream.keyframes.objects import yolov3_tiny
 from arr_stream.keyframes.objects.heads import Detections, detections
-from arr_stream.object_names import COCO, canonical
+from arr_stream.object_names import COCO
 from arr_stream.types import ByteArray, FloatArray
-from arr_stream.weights import check_sha256
 
 MOST_SIDE_PX = 4096
 STRIDE_PX = 32
@@ -42,58 +29,23 @@ LEAST_LARGE = 0.3
 _WITHIN = 0.85
 """Share of the smaller of two boxes of a class above which it lies within the other."""
 
-Byte = Annotated[float, Field(ge=-1e4, le=1e4)]
 
-
-class Card(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Card:
     """Description of a detector, for facts that its file lacks.
 
     Args:
         labels: Names of its classes, in order; an empty name marks an unused class.
         sides_px: Long sides of its input, if that has no fixed size; it runs once at each, after the first for large
             objects only.
-        scale, mean: Its input is `(values - mean) * scale`, of values in [0, 255]; numbers for red, green and blue.
-        bgr: Its input has blue first.
-        stretched: Its input is stretched to a square, as for detectors of DETR's kind, instead of padded.
-        anchors: For each output of a Darknet network, widths and heights in pixels of its anchors; by default those of
-            its own file.
-        licence, source, sha256: Licence, source and hash of the weights; the hash is checked before use.
+        raw: Its input is BGR in [0, 255], as YOLOX takes it, instead of RGB in [0, 1].
+        anchors: For each output of a Darknet network, widths and heights in pixels of its anchors.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    labels: tuple[str, ...] = Field(COCO, min_length=1)
-    sides_px: tuple[Annotated[int, Field(ge=STRIDE_PX, le=MOST_SIDE_PX)], ...] = Field((640,), min_length=1)
-    scale: float | tuple[float, float, float] = 1 / 255
-    mean: tuple[Byte, Byte, Byte] = (0, 0, 0)
-    bgr: bool = False
-    stretched: bool = False
+    labels: tuple[str, ...] = COCO
+    sides_px: tuple[int, ...] = (640,)
+    raw: bool = False
     anchors: tuple[tuple[tuple[float, float], ...], ...] = ()
-    licence: str = ""
-    source: str = ""
-    sha256: str = ""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Labels, with COCO's names if COCO has them."""
-        return tuple(map(canonical, self.labels))
-
-
-def card_of(model: Path) -> Card:
-    """Return the card beside a detector's file, or the usual one.
-
-    Raises:
-        WeightsInvalid: The card cannot be read, or a field is wrong.
-    """
-    beside = model.with_suffix(".json")
-    if not beside.is_file():
-        return Card()
-    try:
-        return Card.model_validate_json(beside.read_bytes())
-    except (OSError, ValidationError) as exc:
-        fault = exc.errors()[0] if isinstance(exc, ValidationError) else None
-        what = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault else str(exc)
-        raise WeightsInvalid(f"{beside}: {what}", remedy="docs/queries.md shows what a card holds") from exc
 
 
 _GREY = 114
@@ -119,7 +71,7 @@ class ObjectDetector:
     """Object detector on onnxruntime.
 
     Args:
-        model: ONNX file, or Darknet weights with the `.cfg` beside them.
+        model: ONNX file, or the weights of YOLOv3-tiny if the card has anchors.
         card: Its description.
         threads: For onnxruntime; None for one a core.
 
@@ -128,19 +80,15 @@ class ObjectDetector:
     """
 
     def __init__(self, model: Path, card: Card, threads: int | None = None) -> None:
-        self.path, self.card, self.labels = model, card, card.classes
-        if card.sha256:
-            check_sha256(model, card.sha256)
+        self.path, self.card = model, card
         try:
-            content = darknet.to_onnx(model.with_suffix(".cfg"), model) if model.suffix == ".weights" else model
-            self._network = Network(content, threads)
+            self._network = Network(yolov3_tiny.to_onnx(model) if card.anchors else model, threads)
         except (WeightsInvalid, MemoryError):
             raise
         except Exception as exc:  # onnxruntime has errors of its own, without a common class.
             line = " ".join(str(exc).split())[:200]
             raise WeightsInvalid(f"{model}: not a model for onnxruntime: {line}", remedy="give an ONNX file") from exc
-        anchors = card.anchors or json.loads(self._network.metadata.get(darknet.ANCHORS, "[]"))
-        self._anchors = [np.array(each, np.float32) for each in anchors]
+        self._anchors = [np.array(each, np.float32) for each in card.anchors]
         names, shapes = zip(*self._network.inputs.items(), strict=True)
         shape = shapes[0]
         if len(shape) != 4 or shape[1] not in (3, "channels", None) or len(names) > 2:
@@ -148,7 +96,8 @@ class ObjectDetector:
                 f"{model}: its input is {list(shape)}, expected [1, 3, height, width]", remedy="give a detector"
             )
         self._fixed_wh = (shape[3], shape[2]) if isinstance(shape[2], int) and isinstance(shape[3], int) else None
-        self._told_size = len(names) == 2
+        # Detectors of DETR's kind that decode their own boxes; they are trained on pictures stretched to a square.
+        self._takes_size = len(names) == 2
         if self._fixed_wh is not None and max(self._fixed_wh) > MOST_SIDE_PX:
             raise WeightsInvalid(
                 f"{model}: it needs pictures of {self._fixed_wh[0]}x{self._fixed_wh[1]} pixels",
@@ -170,11 +119,11 @@ class ObjectDetector:
         """Return the detections at one size whose longer side is at least the share `least` of the frame's."""
         planes, share = self._planes(rgb, side_px)
         size_wh = planes.shape[3], planes.shape[2]
-        inputs = (planes, np.array([size_wh], np.int64)) if self._told_size else (planes,)
+        inputs = (planes, np.array([size_wh], np.int64)) if self._takes_size else (planes,)
         outputs = self._network(*inputs)
         if not all(np.isfinite(output).all() for output in outputs):
             raise KeyframeFailed(f"objects: {self.path.name} gave numbers that are not finite")
-        boxes, scores = detections(outputs, size_wh, len(self.labels), self._anchors)
+        boxes, scores = detections(outputs, size_wh, len(self.card.labels), self._anchors)
         boxes = boxes / share
         large = (boxes[:, 2:] - boxes[:, :2]).max(1) >= least
         return boxes[large], scores[large]
@@ -184,7 +133,7 @@ class ObjectDetector:
         height, width = rgb.shape[:2]
         canvas_wh = self._fixed_wh
         scale = side_px / max(width, height)
-        if self.card.stretched:
+        if self._takes_size:
             wh = canvas_wh = canvas_wh or (side_px, side_px)
         elif canvas_wh is not None:
             scale = min(canvas_wh[0] / width, canvas_wh[1] / height)
@@ -195,11 +144,11 @@ class ObjectDetector:
         canvas = np.full((canvas_wh[1], canvas_wh[0], 3), _GREY, np.uint8)
         canvas[: wh[1], : wh[0]] = cv2.resize(rgb, wh, interpolation=method)
         # Plane by plane: NumPy is slow where the last axis has three values.
-        planes = np.stack(cv2.split(canvas)).astype(np.float32)
-        planes -= np.array(self.card.mean, np.float32).reshape(-1, 1, 1)
-        planes *= np.array(self.card.scale, np.float32).reshape(-1, 1, 1)
+        planes = np.stack(cv2.split(canvas)[:: -1 if self.card.raw else 1]).astype(np.float32)
+        if not self.card.raw:
+            planes *= np.float32(1 / 255)
         share = np.divide(wh * 2, canvas_wh * 2).astype(np.float32)
-        return np.ascontiguousarray(planes[::-1] if self.card.bgr else planes)[None], share
+        return planes[None], share
 
 
 def _strides(side: float) -> int:

@@ -2,11 +2,10 @@
 
 | outputs, for a picture of w x h pixels | of |
 |---|---|
-| `[1, n * (5 + C), h/s, w/s]`, one for each stride, with anchors in the model's metadata | Darknet, `objects.darknet` |
+| `[1, n * (5 + C), h/s, w/s]`, one for each stride, with anchors | Darknet |
 | `[1, N, 5 + C]`, one row for each place | YOLOX |
 | `[1, N, 5 + C]`, three rows for each place | YOLOv5, YOLOv7 |
 | `[1, 4 + C, N]` | YOLOv8 and later |
-| boxes `[1, Q, 4]` and scores `[1, Q, C]` | DETR, RF-DETR, RT-DETR |
 | classes `[1, Q]`, boxes `[1, Q, 4]` in pixels and scores `[1, Q]` | RT-DETR and D-FINE with their own last step |
 """
 
@@ -39,28 +38,21 @@ def detections(
     Raises:
         WeightsInvalid: They fit no supported detector.
     """
-    found = _found(outputs, size_wh, classes, anchors)
+    if anchors:
+        parts = [_darknet(output, size, size_wh) for output, size in zip(outputs, anchors, strict=True)]
+        return np.concatenate([boxes for boxes, _ in parts]), np.concatenate([scores for _, scores in parts])
+    found = _single(outputs[0], size_wh, classes) if len(outputs) == 1 else _decoded(outputs, size_wh, classes)
     if found is None:
         shapes = ", ".join(str(list(output.shape)) for output in outputs)
         raise WeightsInvalid(
             f"outputs {shapes} for {classes} classes are those of no detector that is known",
-            remedy="name its classes in a card beside the file; docs/queries.md lists the kinds of detector",
+            remedy="name its classes in a text file beside it; docs/queries.md lists the kinds of detector",
         )
     return found
 
 
-def _found(
-    outputs: Sequence[FloatArray], size_wh: tuple[int, int], classes: int, anchors: Sequence[FloatArray]
-) -> Detections | None:
-    if anchors:
-        parts = [_darknet(output, size, size_wh) for output, size in zip(outputs, anchors, strict=True)]
-        return np.concatenate([boxes for boxes, _ in parts]), np.concatenate([scores for _, scores in parts])
-    if len(outputs) == 1:
-        return _single(outputs[0], size_wh, classes)
+def _decoded(outputs: Sequence[FloatArray], size_wh: tuple[int, int], classes: int) -> Detections | None:
     by_rank = sorted(outputs, key=lambda output: (output.ndim, output.shape[-1]))
-    if len(outputs) == 2 and all(output.ndim == 3 for output in outputs):
-        boxes, logits = by_rank if by_rank[0].shape[2] == 4 else by_rank[::-1]
-        return (_corners(boxes[0]), _of_logits(logits[0], classes)) if boxes.shape[2] == 4 else None
     if len(outputs) == 3 and [output.ndim for output in by_rank] == [2, 2, 3] and by_rank[2].shape[2] == 4:
         labels, scores = by_rank[:2] if np.issubdtype(by_rank[0].dtype, np.integer) else by_rank[1::-1]
         spread = np.zeros((labels.shape[1], classes), np.float32)
@@ -109,13 +101,6 @@ def _places(size_wh: tuple[int, int]) -> FloatArray:
     return np.concatenate(places)
 
 
-def _of_logits(logits: FloatArray, classes: int) -> FloatArray:
-    """Return scores `[Q, C]`; one column more is "no object", and all compete."""
-    if logits.shape[1] == classes + 1:
-        return _softmax(logits)[:, :-1]
-    return _sigmoid(logits)
-
-
 def _scale(size_wh: tuple[int, int]) -> FloatArray:
     return np.array(size_wh * 2, np.float32)
 
@@ -129,8 +114,3 @@ def _corners(boxes: FloatArray) -> FloatArray:
 def _sigmoid(values: FloatArray) -> FloatArray:
     # Without overflow on either side.
     return np.float32(0.5) * (1 + np.tanh(values / 2, dtype=np.float32))
-
-
-def _softmax(values: FloatArray) -> FloatArray:
-    powers = np.exp(values - values.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True), dtype=np.float32)
