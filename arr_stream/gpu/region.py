@@ -11,9 +11,9 @@ from torch import Tensor
 
 from arr_stream.gpu.pixels import lightness, rounded_means, window_means
 from arr_stream.motion import region
-from arr_stream.motion.appearance import Box, PixelModel
+from arr_stream.motion.appearance import BLURS_PX, Box, PixelModel
 from arr_stream.motion.flow import Flow, resize_offsets, source_map
-from arr_stream.motion.region import NEGLIGIBLE, Anchoring, ObjectFrame
+from arr_stream.motion.region import GAIN, LIMIT, NEGLIGIBLE, PLACE, ObjectFrame
 from arr_stream.texture.pixels import remap, resized
 
 
@@ -61,22 +61,19 @@ def middle_and_high(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @region.evidence_of.register(Tensor)
-def evidence_of(
-    rgb: Tensor, model: PixelModel, prior: Tensor, place: ObjectFrame, box: Box, settings: Anchoring, *, exact: bool
-) -> Tensor:
+def evidence_of(rgb: Tensor, model: PixelModel, prior: Tensor, place: ObjectFrame, box: Box, *, exact: bool) -> Tensor:
     height, width = prior.shape
-    gain, weight = settings.speaking(exact=exact)
     across, down = place.axes(box, rgb)
     axes = torch.stack([across.expand(height, width), down[:, None].expand(height, width)])
-    cues = torch.cat([cue_planes(rgb, settings.blurs_px), axes * weight]).flatten(1)
+    cues = torch.cat([cue_planes(rgb), axes * PLACE[exact]]).flatten(1)
     hidden = torch.addmm(model.weights[-1], cues.T, model.weights[:-1]).relu_()
     score = torch.addmv(model.beta[-1:], hidden, model.beta[:-1])
-    return (score * gain).clamp(-settings.limit, settings.limit).view(height, width)
+    return (score * GAIN[exact]).clamp(-LIMIT, LIMIT).view(height, width)
 
 
-def cue_planes(rgb: Tensor, blurs_px: tuple[int, int]) -> Tensor:
+def cue_planes(rgb: Tensor) -> Tensor:
     """Return `[10, h, w]`: colour, mean colour of two neighbourhoods and texture; see `motion.appearance.cue_rows`."""
     grey = lightness(rgb)[None]
     detail = (grey - rounded_means(grey, 3)).abs()
     texture = window_means(detail, 5) * 25
-    return torch.cat([rgb, *(rounded_means(rgb, side) for side in blurs_px), texture])
+    return torch.cat([rgb, *(rounded_means(rgb, side) for side in BLURS_PX), texture])

@@ -19,7 +19,9 @@ Box = tuple[int, int, int, int]
 Places = npt.NDArray[np.intp]
 """Flat indices of pixels within a box."""
 
-PLAIN_CUES = 10
+BLURS_PX = 3, 9
+"""Sides of the two neighbourhoods whose mean colour is a cue."""
+_PLAIN_CUES = 10
 COLOUR_AND_TEXTURE = (0, 1, 2, 9)
 """Cues without the neighbourhood's colour."""
 
@@ -31,14 +33,13 @@ _LEAST_SPREAD = 0.25
 _BLOCK = 128
 
 
-def cue_rows(rgb: ByteArray, box: Box, places: Places, blurs_px: tuple[int, int], *, extra: int = 0) -> FloatArray:
+def cue_rows(rgb: ByteArray, box: Box, places: Places, *, extra: int = 0) -> FloatArray:
     """Return colour, mean colour of two neighbourhoods and texture of pixels in a box.
 
     Args:
         rgb: `[h, w, 3]` uint8.
         box: Box of the pixels.
         places: Pixels in it.
-        blurs_px: Sides of the neighbourhoods.
         extra: Columns to leave free at the end.
 
     Returns:
@@ -46,18 +47,18 @@ def cue_rows(rgb: ByteArray, box: Box, places: Places, blurs_px: tuple[int, int]
     """
     y0, y1, x0, x1 = box
     height, width = rgb.shape[:2]
-    margin = max(blurs_px) // 2 + 1
+    margin = max(BLURS_PX) // 2 + 1
     top, left = max(0, y0 - margin), max(0, x0 - margin)
     crop = np.ascontiguousarray(rgb[top : min(height, y1 + margin), left : min(width, x1 + margin)])
     grey = _shaped(cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY), crop.shape[:2])
     detail = _shaped(cv2.absdiff(grey, cv2.blur(grey, (3, 3))), grey.shape)
     texture = cv2.boxFilter(detail, cv2.CV_32F, (5, 5), normalize=False)
-    rows = np.empty((len(places), PLAIN_CUES + extra), np.float32)
+    rows = np.empty((len(places), _PLAIN_CUES + extra), np.float32)
     # Both rasters are counted row by row; a row of the crop is longer.
     skipped = crop.shape[1] - (x1 - x0)
     in_crop = places + (places // (x1 - x0)) * skipped + ((y0 - top) * crop.shape[1] + x0 - left)
     rows[:, 0:3] = crop.reshape(-1, 3).take(in_crop, axis=0)
-    for first, side in zip((3, 6), blurs_px, strict=True):
+    for first, side in zip((3, 6), BLURS_PX, strict=True):
         rows[:, first : first + 3] = cv2.blur(crop, (side, side)).reshape(-1, 3).take(in_crop, axis=0)
     rows[:, 9] = texture.ravel().take(in_crop)
     return rows

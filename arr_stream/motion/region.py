@@ -64,70 +64,39 @@ _LEAST_AGREEMENT = 0.5
 _LATTICE = 5  # odd, so that a lattice point is in the middle of its square
 
 
-@dataclass(frozen=True, slots=True)
-class Anchoring:
-    """Weights of the tracker's parts. One set for all footage; the optimum is broad.
-
-    Args:
-        hidden: Random features of the classifier.
-        ridge: Regularisation, relative to the mean square of a feature.
-        blurs_px: Sides of the two neighbourhoods whose mean colour is a cue.
-        place, region_place: Weight of the position relative to the object among the cues, for exact masks and for loose
-        regions, whose position is less certain.
-        ring_px: Ground within half of this around the object is learned with most of the ground's weight.
-        far: Share of that weight outside this ring.
-        gain, region_gain: Logits per unit of the classifier's score (about -1 to 1), for exact masks and loose regions.
-        limit: Largest evidence of one frame, in logits.
-        blur_px: Side of the prior's blur.
-        floor, ceiling: Bounds of the prior, so that a frame can overrule it.
-        doubt: Share of the flow's residual that counts as failure.
-        ignorance: The prior where the flow fails.
-        first: Logits of an exact mask carried from its own frame, where that flow is trusted.
-        border_px: Side of the guided filter's windows, at half size, which align the border to colour edges; 1: off.
-        border_variance: Variance, in grey levels squared, from which a colour change counts as an edge.
-        unsure: Priors within these bounds are classified pixel by pixel.
-        rows_px: Where more pixels than this are unsure, every second row is classified, the others interpolated.
-        motion: Logits per unit of motion evidence on loose regions.
-        fill: Assumed share of a box that its object covers.
-        figure_gain: Logits per unit of score while figure and ground are separated.
-        figure_rounds: Alternations of that.
-        hedge: Weight of the surroundings in a loose region's relevance, for occlusions.
-        memory: Weight of the last known posterior after a cut.
-    """
-
-    hidden: int = 128
-    ridge: float = 3e-4
-    blurs_px: tuple[int, int] = (3, 9)
-    place: float = 0.35
-    region_place: float = 0.2
-    ring_px: int = 21
-    far: float = 0.15
-    gain: float = 4.0
-    region_gain: float = 2.0
-    limit: float = 4.0
-    blur_px: int = 5
-    floor: float = 0.003
-    ceiling: float = 0.98
-    doubt: float = 0.5
-    ignorance: float = 0.4
-    first: float = 1.0
-    border_px: int = 5
-    border_variance: float = 6.5
-    unsure: tuple[float, float] = (0.08, 0.92)
-    rows_px: int = 600
-    motion: float = 1.2
-    fill: float = 0.45
-    figure_gain: float = 4.0
-    figure_rounds: int = 6
-    hedge: float = 0.1
-    memory: float = 0.5
-
-    def speaking(self, *, exact: bool) -> tuple[float, float]:
-        """Return the classifier's gain, and the weight of the place among its cues."""
-        return (self.gain, self.place) if exact else (self.region_gain, self.region_place)
-
-
-DEFAULT = Anchoring()
+# The weights of the tracker's parts: one set for all footage; the optimum is broad.
+GAIN = {True: 4.0, False: 2.0}
+"""Logits per unit of the classifier's score (about -1 to 1), for exact masks and for loose regions."""
+PLACE = {True: 0.35, False: 0.2}
+"""Weight of the position relative to the object among the cues, which is less certain for loose regions."""
+LIMIT = 4.0
+"""Largest evidence of one frame, in logits."""
+_HIDDEN, _RIDGE = 128, 3e-4
+"""Random features of the classifier, and its regularisation, relative to the mean square of a feature."""
+_RING_PX, _FAR = 21, 0.15
+"""Ground within half of this around the object is learned with most of the weight; the share of what is farther."""
+_BLUR_PX = 5
+"""Side of the prior's blur."""
+_FLOOR, _CEILING = 0.003, 0.98
+"""Bounds of the prior, so that a frame can overrule it."""
+_DOUBT, _IGNORANCE = 0.5, 0.4
+"""Share of the flow's residual that counts as failure, and the prior where the flow fails."""
+_FIRST = 1.0
+"""Logits of an exact mask carried from its own frame, where that flow is trusted."""
+_BORDER_PX, _BORDER_VARIANCE = 5, 6.5
+"""Side of the guided filter's windows, at half size, and the variance, in grey levels squared, of an edge."""
+_UNSURE = 0.08, 0.92
+"""Priors within these bounds are classified pixel by pixel."""
+_ROWS_PX = 600
+"""Where more pixels than this are unsure, every second row is classified, the others interpolated."""
+_MOTION = 1.2
+"""Logits per unit of motion evidence on loose regions."""
+_FILL, _FIGURE_GAIN, _FIGURE_ROUNDS = 0.45, 4.0, 6
+"""Separation of figure and ground in a loose region: assumed share of the figure, logits per unit of score, rounds."""
+_HEDGE = 0.1
+"""Weight of the surroundings in a loose region's relevance, for occlusions."""
+_MEMORY = 0.5
+"""Weight of the last known posterior after a cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +185,6 @@ class Region:
         exact: The region was given as the object's exact mask; otherwise as a box or another loose region around it.
         first: The given exact mask; None for a loose region, and after a cut or a loss.
         way: Backward flow to the frame of that mask; None on that frame.
-        settings: Weights of the tracker's parts.
     """
 
     posterior: Array
@@ -226,10 +194,9 @@ class Region:
     exact: bool
     first: Array | None = None
     way: Flow | None = None
-    settings: Anchoring = DEFAULT
 
     @classmethod
-    def learned(cls, rgb: ByteArray, mask: FloatArray, *, exact: bool, settings: Anchoring = DEFAULT) -> Region:
+    def learned(cls, rgb: ByteArray, mask: FloatArray, *, exact: bool) -> Region:
         """Learn a region on the host, from a picture `[h, w, 3]` uint8 and a mask `[h, w]` in [0, 1].
 
         Raises:
@@ -238,10 +205,9 @@ class Region:
         if rgb.shape[:2] != mask.shape:
             raise ValueError(f"rgb is {list(rgb.shape[:2])}, mask is {list(mask.shape)}; they must agree")
         mask = np.ascontiguousarray(mask, dtype=np.float32)
-        posterior = mask if exact else figure_in_region(rgb, mask, settings)
-        first = posterior if exact and settings.first else None
-        model = _learned(rgb, posterior, settings, exact=exact)
-        return cls(posterior, posterior, np.asarray(posterior.sum()), model, exact, first, settings=settings)
+        posterior = mask if exact else figure_in_region(rgb, mask)
+        model = _learned(rgb, posterior, exact=exact)
+        return cls(posterior, posterior, np.asarray(posterior.sum()), model, exact, posterior if exact else None)
 
     def on(self, put: Callable[[npt.NDArray[Any]], Array]) -> Region:
         """Return a region that was just learned or found, on the device to which `put` copies arrays."""
@@ -262,11 +228,14 @@ class Region:
         Raises:
             ValueError: The picture has another size than the region.
         """
-        if tuple(picture_hw(rgb)) != tuple(self.posterior.shape):
-            raise ValueError(f"rgb is {list(picture_hw(rgb))}, the region {list(self.posterior.shape)}; learn it again")
+        hw = self.posterior.shape[0], self.posterior.shape[1]
+        if tuple(picture_hw(rgb)) != hw:
+            raise ValueError(f"rgb is {list(picture_hw(rgb))}, the region {list(hw)}; learn it again")
+        if flow is not None and (hw[0] % flow.hw[0] or hw[1] % flow.hw[1]):
+            flow = flow.resized(hw)
         if flow is None:
             region, (known,) = replace(self, first=None, way=None), box_means(self.known, side_px=9)
-            posterior, _ = region._agreed(rgb, known * self.settings.memory, self.known)
+            posterior, _ = region._agreed(rgb, known * _MEMORY, self.known)
             return replace(region, posterior=posterior)
         if self.first is None:
             return self._followed(rgb, flow)
@@ -276,25 +245,25 @@ class Region:
         """Return the region at a re-detected mask `[h, w]`, on the host; None if the picture disagrees."""
         # The given mask, carried to where the region was lost, is meaningless here.
         region = replace(self, first=None, way=None)
-        posterior, found = region._agreed(rgb, np.minimum(mask, np.float32(self.settings.ceiling)), mask)
+        posterior, found = region._agreed(rgb, np.minimum(mask, np.float32(_CEILING)), mask)
         return replace(region, posterior=posterior, known=posterior) if found else None
 
     def relevance(self) -> Array:
         """Return the posterior; loose regions get a faint halo, which ranks the surroundings during an occlusion."""
         posterior, hw = self.posterior, (self.posterior.shape[0], self.posterior.shape[1])
-        if self.exact or not self.settings.hedge:
+        if self.exact:
             return posterior
         close = gaussian(averaged(posterior, (-(-hw[0] // 8), -(-hw[1] // 8))), 13, 1.5, mirrored=False)
         halo = resized(close + 0.5 * gaussian(close, 33, 4.0, mirrored=False), hw)
-        return at_most(posterior + self.settings.hedge * halo, 1.0)
+        return at_most(posterior + _HEDGE * halo, 1.0)
 
     def _followed(self, rgb: Array, flow: Flow) -> Region:
-        settings, hw = self.settings, (self.posterior.shape[0], self.posterior.shape[1])
+        hw = self.posterior.shape[0], self.posterior.shape[1]
         nothing = zeros(self.posterior, hw)
         reach = reachable(self.posterior, flow)
         if reach is None:
             return replace(self, posterior=nothing)
-        carried = gaussian(warped(self.posterior, flow, reach), settings.blur_px, 0.0, mirrored=True)
+        carried = gaussian(warped(self.posterior, flow, reach), _BLUR_PX, 0.0, mirrored=True)
         inner, held = support(carried)
         if inner is None:
             return replace(self, posterior=nothing)
@@ -305,11 +274,11 @@ class Region:
         def found() -> tuple[Array, Array]:
             judged, _ = self._judged(rgb, prior, enlarged_to(flow.residual, box, hw), place, box)
             posterior = _placed(judged, box, held, hw)
-            if settings.motion and not self.exact:
+            if not self.exact:
                 # Places that move with the region gain, still places around it lose.
                 moving = motion_evidence(flow, posterior)[box[0] : box[1], box[2] : box[3]]
-                near = namespace(judged).clip(judged, settings.floor, 1 - settings.floor)
-                posterior = _placed(posterior_of(near, settings.motion * moving), box, held, hw)
+                near = namespace(judged).clip(judged, _FLOOR, 1 - _FLOOR)
+                posterior = _placed(posterior_of(near, _MOTION * moving), box, held, hw)
             return self._bordered(posterior, rgb, box), self.posterior
 
         posterior, known = either(place.mass >= LEAST_MASS_PX, found, lambda: (nothing, self.known))
@@ -334,13 +303,12 @@ class Region:
 
     def _judged(self, rgb: Array, prior: Array, failure: Array, place: ObjectFrame, box: Box) -> tuple[Array, Array]:
         """Return the posterior on a box, and the classifier's evidence in logits."""
-        settings = self.settings
-        near = prior + (settings.ignorance - prior) * (failure * settings.doubt)
-        near = namespace(near).clip(near, settings.floor, settings.ceiling)
+        near = prior + (_IGNORANCE - prior) * (failure * _DOUBT)
+        near = namespace(near).clip(near, _FLOOR, _CEILING)
         if self.model is None:
             evidence = zeros(near, (near.shape[0], near.shape[1]))
         else:
-            evidence = evidence_of(rgb, self.model, near, place, box, settings, exact=self.exact)
+            evidence = evidence_of(rgb, self.model, near, place, box, exact=self.exact)
         return posterior_of(near, evidence + self._given(box)), evidence
 
     def _given(self, box: Box) -> Array | float:
@@ -348,17 +316,15 @@ class Region:
         if self.first is None or self.way is None:
             return 0.0
         trust = enlarged_to(self.way.confidence, box, (self.first.shape[0], self.first.shape[1]))
-        return self.settings.first * trust * (2 * warped(self.first, self.way, box) - 1)
+        return _FIRST * trust * (2 * warped(self.first, self.way, box) - 1)
 
     def _bordered(self, posterior: Array, rgb: Array, box: Box) -> Array:
         """Align the posterior's border to colour edges, in place."""
-        side = self.settings.border_px
-        if side < 2:
-            return posterior
         # Start at even places, as the filter halves its input.
+        side = _BORDER_PX
         near = tuple(slice(max(0, a - side) & ~1, b + side + (b + side & 1)) for a, b in (box[:2], box[2:]))
         picture = rgb[near] if isinstance(rgb, np.ndarray) else rgb[(slice(None), *near)]
-        found = guided(posterior[near], picture, side, self.settings.border_variance)
+        found = guided(posterior[near], picture, side, _BORDER_VARIANCE)
         posterior[near] = found * (found > NEGLIGIBLE)
         return posterior
 
@@ -373,16 +339,13 @@ def _placed(part: Array, box: Box, held: Array | None, hw: tuple[int, int]) -> A
 
 
 @singledispatch
-def evidence_of(
-    rgb: Array, model: PixelModel, prior: Array, place: ObjectFrame, box: Box, settings: Anchoring, *, exact: bool
-) -> Array:
+def evidence_of(rgb: Array, model: PixelModel, prior: Array, place: ObjectFrame, box: Box, *, exact: bool) -> Array:
     """Return a classifier's evidence in logits on a box with that prior."""
-    gain, weight = settings.speaking(exact=exact)
-    asked, halved = _worth_asking(prior, settings)
+    asked, halved = _worth_asking(prior)
     places = np.flatnonzero(asked > 0)
-    score = model.score(_cues(rgb, place, box, places, settings.blurs_px, weight))
-    score *= np.float32(gain)
-    np.clip(score, -settings.limit, settings.limit, out=score)
+    score = model.score(_cues(rgb, place, box, places, PLACE[exact]))
+    score *= np.float32(GAIN[exact])
+    np.clip(score, -LIMIT, LIMIT, out=score)
     if len(places) == prior.size:
         return score.reshape(prior.shape)
     sparse = np.zeros(prior.size, np.float32)
@@ -395,11 +358,9 @@ def evidence_of(
     return evidence
 
 
-def _cues(
-    rgb: ByteArray, place: ObjectFrame, box: Box, places: Places, blurs_px: tuple[int, int], weight: float
-) -> FloatArray:
+def _cues(rgb: ByteArray, place: ObjectFrame, box: Box, places: Places, weight: float) -> FloatArray:
     """Return the cues of some places of a box, with their weighted position relative to the object last."""
-    rows = cue_rows(rgb, box, places, blurs_px, extra=2)
+    rows = cue_rows(rgb, box, places, extra=2)
     across, down = place.axes(box, rows)
     y = places // len(across)
     rows[:, -2] = (across * np.float32(weight)).take(places - y * len(across))
@@ -413,9 +374,7 @@ def reachable(posterior: Array, flow: Flow) -> Box | None:
     (found, _), shape = support(posterior), posterior.shape
     if found is None:
         return None
-    scale_y, scale_x = shape[0] / flow.hw[0], shape[1] / flow.hw[1]
-    if not (scale_y.is_integer() and scale_x.is_integer()):
-        return 0, shape[0], 0, shape[1]
+    scale_y, scale_x = shape[0] // flow.hw[0], shape[1] // flow.hw[1]
     y0, y1, x0, x1 = found
     # Between two samples of the flow the map may reach a sample's step further.
     low = (x0 / scale_x - 1.5, y0 / scale_y - 1.5, 0.0, 0.0)
@@ -429,7 +388,7 @@ def reachable(posterior: Array, flow: Flow) -> Box | None:
         max(0, x - 2),
         min(flow.hw[1], x + width + 2),
     )
-    return int(top * scale_y), int(bottom * scale_y), int(left * scale_x), int(right * scale_x)
+    return top * scale_y, bottom * scale_y, left * scale_x, right * scale_x
 
 
 @singledispatch
@@ -447,11 +406,7 @@ def warped(mask: Array, flow: Flow, box: Box) -> Array:
 def enlarged_to(plane: Array, box: Box, shape: tuple[int, ...]) -> Array:
     """Enlarge a plane of the flow's raster to a box of the region's raster `shape`, interpolated linearly."""
     (height, width), (y0, y1, x0, x1) = plane.shape[:2], box
-    scale_y, scale_x = shape[0] / height, shape[1] / width
-    if not (scale_y.is_integer() and scale_x.is_integer()):
-        full = cv2.resize(plane, (shape[1], shape[0]), interpolation=cv2.INTER_LINEAR)
-        return np.asarray(full.reshape(*shape, *plane.shape[2:])[y0:y1, x0:x1])
-    down, across = int(scale_y), int(scale_x)
+    down, across = shape[0] // height, shape[1] // width
     # One sample more on each side, so that a cut border is interpolated like the rest.
     top, left = max(0, y0 // down - 1), max(0, x0 // across - 1)
     part = plane[top : -(-y1 // down) + 1, left : -(-x1 // across) + 1]
@@ -474,12 +429,12 @@ def support(prior: Array) -> tuple[Box | None, Array | None]:
     return (max(0, y - 2), min(rows, y + height + 2), max(0, x - 2), min(columns, x + width + 2)), None
 
 
-def _worth_asking(prior: FloatArray, settings: Anchoring) -> tuple[ByteArray, bool]:
+def _worth_asking(prior: FloatArray) -> tuple[ByteArray, bool]:
     """Return the places to classify (`[rows, columns]`, not 0), and whether unsure rows were halved."""
     if min(prior.shape) < 2 * _LATTICE:
         return np.ones(prior.shape, np.uint8), False
-    asked: ByteArray = cv2.inRange(prior, *settings.unsure).reshape(prior.shape)
-    halved = cv2.countNonZero(asked) > settings.rows_px
+    asked: ByteArray = cv2.inRange(prior, *_UNSURE).reshape(prior.shape)
+    halved = cv2.countNonZero(asked) > _ROWS_PX
     if halved:
         asked[1::2] = 0
     asked[_LATTICE // 2 :: _LATTICE, _LATTICE // 2 :: _LATTICE] = 255
@@ -497,7 +452,7 @@ def _from_lattice(sparse: FloatArray) -> FloatArray:
     return np.ascontiguousarray(full[: sparse.shape[0], : sparse.shape[1]])
 
 
-def figure_in_region(rgb: ByteArray, region: FloatArray, settings: Anchoring = DEFAULT) -> FloatArray:
+def figure_in_region(rgb: ByteArray, region: FloatArray) -> FloatArray:
     """Return the foreground of a loose region: places that differ from the surroundings of the region.
 
     Args:
@@ -512,18 +467,18 @@ def figure_in_region(rgb: ByteArray, region: FloatArray, settings: Anchoring = D
     if place.mass < LEAST_MASS_PX or not inside.any() or inside.all():
         return region
     y0, y1, x0, x1 = box = support(inside.astype(np.float32))[0] or (0, height, 0, width)
-    prior = np.clip(_centred(region, place, settings.fill), 0.02, 0.98)
-    near = _dilated(region, settings.ring_px) & ~inside
+    prior = np.clip(_centred(region, place, _FILL), 0.02, 0.98)
+    near = _dilated(region, _RING_PX) & ~inside
     sample = _sample(near | inside)
-    sampled = cue_rows(rgb, (0, height, 0, width), sample, settings.blurs_px)[:, COLOUR_AND_TEXTURE]
-    every = cue_rows(rgb, box, np.arange((y1 - y0) * (x1 - x0)), settings.blurs_px)[:, COLOUR_AND_TEXTURE]
+    sampled = cue_rows(rgb, (0, height, 0, width), sample)[:, COLOUR_AND_TEXTURE]
+    every = cue_rows(rgb, box, np.arange((y1 - y0) * (x1 - x0)))[:, COLOUR_AND_TEXTURE]
     model = PixelModel.of(sampled, hidden=64)
     figure = np.where(inside, prior, 0).astype(np.float32)
-    for _ in range(settings.figure_rounds):
+    for _ in range(_FIGURE_ROUNDS):
         ground = _ground_weights(np.where(inside | near, 1 - figure, 0), ~inside & ~near, sample, 0.2)
         model.learn(sampled, figure.ravel()[sample], ground, ridge=1e-3)
         score = cv2.blur(model.score(every).reshape(y1 - y0, x1 - x0), (5, 5)).reshape(y1 - y0, x1 - x0)
-        evidence = np.float32(settings.figure_gain) * np.clip(score, -1.5, 1.5)
+        evidence = np.float32(_FIGURE_GAIN) * np.clip(score, -1.5, 1.5)
         figure[y0:y1, x0:x1] = posterior_of(prior[y0:y1, x0:x1], evidence) * inside[y0:y1, x0:x1]
     return figure
 
@@ -556,21 +511,21 @@ def _ground_weights(near: FloatArray, far: BoolArray, sample: npt.NDArray[np.int
     return np.asarray(near_weight + far_weight * (far_share / max(float(far_weight.sum()), 1e-6)), dtype=np.float32)
 
 
-def _learned(rgb: ByteArray, mask: FloatArray, settings: Anchoring, *, exact: bool) -> PixelModel | None:
+def _learned(rgb: ByteArray, mask: FloatArray, *, exact: bool) -> PixelModel | None:
     whole = 0, mask.shape[0], 0, mask.shape[1]
     place = ObjectFrame.of(mask, whole)
     if place.mass < LEAST_MASS_PX:
         return None
-    near = _dilated(mask, settings.ring_px)
+    near = _dilated(mask, _RING_PX)
     sample = _sample(near)
-    cues = _cues(rgb, place, whole, sample, settings.blurs_px, settings.speaking(exact=exact)[1])
+    cues = _cues(rgb, place, whole, sample, PLACE[exact])
     ground = 1 - mask
     if exact:
         # Mixed pixels on the border would only add noise.
         towards, ground = (mask > 0.9).astype(np.float32), (mask < 0.1).astype(np.float32)
     else:
         towards = np.where(mask > 0.1, mask, 0)
-    against = _ground_weights(ground * near, (ground > 0) & ~near, sample, settings.far)
-    model = PixelModel.of(cues, hidden=settings.hidden, scaled=2)
-    model.learn(cues, towards.ravel()[sample], against, ridge=settings.ridge)
+    against = _ground_weights(ground * near, (ground > 0) & ~near, sample, _FAR)
+    model = PixelModel.of(cues, hidden=_HIDDEN, scaled=2)
+    model.learn(cues, towards.ravel()[sample], against, ridge=_RIDGE)
     return model
