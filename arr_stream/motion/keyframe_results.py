@@ -23,7 +23,7 @@ from arr_stream.keyframes.text.regions import LEAST_LIKENESS, placed, settled, s
 from arr_stream.motion.carry import carried_points, carry
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.objects import ObjectTracks, carried_objects
-from arr_stream.motion.planes import TEXT, CarriedPlane, RegionPlanes
+from arr_stream.motion.planes import TEXT, CarriedPlane, region_planes
 from arr_stream.motion.window import Window, joined
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, to_numpy, zeros
@@ -97,7 +97,8 @@ class KeyframeResults:
         self._labels: tuple[Clusters | LazyClusters, Array] | None = None
         self._tracks = ObjectTracks()
         self._like = put(np.zeros((1, 1, 1), np.float32))
-        self._no_text = Plane(TEXT, zeros(self._like, (1, 1, 1)))
+        self._no_text = Plane(TEXT, self._like)
+        self._no_embedding = Plane(EMBEDDING.start, zeros(self._like, (EMBEDDING.stop - EMBEDDING.start, 1, 1)))
 
     def reduced_hw(self, factor: int) -> tuple[int, int]:
         """Return rows and columns of the texture divided by `factor`."""
@@ -330,24 +331,23 @@ class KeyframeResults:
     @property
     def planes(self) -> dict[int, Plane | LazyPlane]:
         """Return channels 13 to 33 of the present frame, carried on first access."""
-        return {**self._region_planes(), TEXT: self.text_plane, **self._embedding_plane()}
+        regions = self._region_planes()
+        planes: dict[int, Plane | LazyPlane] = {**regions, TEXT: self._no_text, EMBEDDING.start: self._no_embedding}
+        text, embedding = self.flow_to("text"), self.flow_to("embedding")
+        if self._text is not None and text is not None:
+            planes[TEXT] = CarriedPlane(TEXT, self._text[None], text, outside=0.0)
+        if self._embedding is not None and embedding is not None:
+            planes[EMBEDDING.start] = CarriedPlane(EMBEDDING.start, self._embedding, embedding)
+        return planes
 
-    @property
-    def text_plane(self) -> Plane | CarriedPlane:
-        """Return channel 16."""
-        flow = self.flow_to("text")
-        if self._text is None or flow is None:
-            return self._no_text
-        return CarriedPlane(TEXT, self._text[None], flow, outside=0.0)
-
-    def _region_planes(self) -> dict[int, Plane | LazyPlane]:
+    def _region_planes(self) -> dict[int, LazyPlane]:
         held, hw = self._parts.get("clusters"), self.reduced_hw(4)
         if held is None or not isinstance(held.value, Clusters | LazyClusters):
             # One region before the first keyframe.
             still = Flow.still(hw, self._like)
-            return RegionPlanes(lambda: self.put(np.zeros(hw, np.int32)), still, self._objects_now()).planes
+            return region_planes(lambda: self.put(np.zeros(hw, np.int32)), still, self._objects_now())
         clusters = held.value
-        return RegionPlanes(lambda: self._put_labels(clusters), self.flows[held.index], self._objects_now()).planes
+        return region_planes(lambda: self._put_labels(clusters), self.flows[held.index], self._objects_now())
 
     def _objects_now(self) -> Callable[[], Sequence[DetectedObject]]:
         """Return a function that carries all objects to this frame, which may be called after later frames."""
@@ -360,13 +360,6 @@ class KeyframeResults:
         if self._labels is None or self._labels[0] is not clusters:
             self._labels = clusters, self.put(clusters.labels)
         return self._labels[1]
-
-    def _embedding_plane(self) -> dict[int, Plane | LazyPlane]:
-        flow, first = self.flow_to("embedding"), EMBEDDING.start
-        if self._embedding is None or flow is None:
-            shape = (EMBEDDING.stop - first, self.grid.rows * 2, self.grid.columns * 2)
-            return {first: Plane(first, zeros(self._like, shape))}
-        return {first: CarriedPlane(first, self._embedding, flow)}
 
 
 def _around(region: TextRegion, hw: tuple[int, ...]) -> tuple[slice, slice]:

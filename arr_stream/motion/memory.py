@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ import numpy.typing as npt
 from arr_stream.motion.carry import carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.keyframe_results import KeyframeResults
-from arr_stream.motion.planes import HISTORY, PreviousPlane
-from arr_stream.texture.array import LazyPlane, Plane
+from arr_stream.motion.planes import HISTORY
+from arr_stream.texture.array import DeferredPlane, LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, zeros
 from arr_stream.types import EIGHTH_PER_CELL, FloatArray, Grid
 
@@ -81,7 +82,7 @@ class History:
         """Return channels 34 to 39 of the present frame; no frame modifies the planes of an earlier one."""
         previous: Plane | LazyPlane = self._no_previous
         if self._previous is not None and self._flow is not None:
-            previous = PreviousPlane(*self._previous, self._flow)
+            previous = DeferredPlane(HISTORY, partial(_carried_previous, *self._previous, self._flow))
         planes: dict[int, Plane | LazyPlane] = {HISTORY: previous, FIXATION: Plane(FIXATION, self.values)}
         if len(self.values) < len(KEPT):
             planes[FIXATION + 1] = self._none_kept
@@ -159,6 +160,12 @@ class History:
         before = self[name]
         self[name] = namespace(before).maximum(before, value)
         self._levels[name] = 1.0
+
+
+def _carried_previous(relevance: Array, saliency: Array, flow: Flow) -> Array:
+    """Return channels 34 and 35, from the relevance `[gh, gw]` and the saliency `[h, w]` of the frame before."""
+    planes = enlarged(relevance, EIGHTH_PER_CELL), saliency
+    return namespace(saliency).stack([carry(plane, flow, outside=0.0) for plane in planes])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

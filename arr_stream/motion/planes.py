@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
-from arr_stream.texture.array import LazyPlane, Plane
-from arr_stream.texture.arrays import Array, as_float, as_index, at_least, constant, enlarged, namespace, sums_by, zeros
+from arr_stream.texture.array import DeferredPlane, LazyPlane, Plane
+from arr_stream.texture.arrays import Array, as_float, as_index, at_least, constant, namespace, sums_by, zeros
 from arr_stream.texture.layout import CHANNEL_INDEX, EMBEDDING
 from arr_stream.types import DetectedObject
 
@@ -41,28 +41,10 @@ class CarriedPlane:
         return Plane(self.first, carry(self.data, self.flow, outside=self.outside))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PreviousPlane:
-    """Channels 34 and 35: relevance and saliency of the previous frame, carried on access.
-
-    Args:
-        relevance: `[gh, gw]` of that frame's cells.
-        saliency: `[h, w]` of it, at an eighth of the texture's size.
-        flow: To that frame.
-    """
-
-    relevance: Array
-    saliency: Array
-    flow: Flow
-
-    def made(self) -> Plane:
-        relevance = enlarged(self.relevance, self.saliency.shape[0] // self.relevance.shape[0])
-        both = [carry(plane, self.flow, outside=0.0) for plane in (relevance, self.saliency)]
-        return Plane(HISTORY, namespace(relevance).stack(both))
-
-
-class RegionPlanes:
-    """Channels 13, 14, 15 and 17, which all follow from the regions' ids, carried once.
+def region_planes(
+    labels: Callable[[], Array], flow: Flow, objects: Callable[[], Sequence[DetectedObject]] = tuple
+) -> dict[int, LazyPlane]:
+    """Return channels 13, 14, 15 and 17, which all follow from the regions' ids, carried once.
 
     A detected object is a region of its own, over the clusters that it covers.
 
@@ -72,40 +54,27 @@ class RegionPlanes:
         objects: Gives the objects on this frame; one with track n has the id h * w - n.
     """
 
-    def __init__(
-        self, labels: Callable[[], Array], flow: Flow, objects: Callable[[], Sequence[DetectedObject]] = tuple
-    ) -> None:
-        self._labels, self._flow, self._objects = labels, flow, objects
-        self._carried: Array | None = None
+    @cache
+    def ids() -> Array:
+        carried = carry(labels(), flow, nearest=True)
+        hw = carried.shape[0], carried.shape[1]
+        found = sorted(objects(), key=lambda each: each.score)
+        if found:
+            carried = carried + 0  # a frame without motion shares its ids with the keyframe
+        for each in found:
+            carried[each.samples(hw)] = hw[0] * hw[1] - each.track % (hw[0] * hw[1] // 2)
+        return carried
 
-    @property
-    def labels(self) -> Array:
-        """Return the ids, `[h, w]` int32, on this frame."""
-        if self._carried is None:
-            labels = carry(self._labels(), self._flow, nearest=True)
-            hw = labels.shape[0], labels.shape[1]
-            objects = sorted(self._objects(), key=lambda each: each.score)
-            if objects:
-                labels = labels + 0  # a frame without motion shares its ids with the keyframe
-            for each in objects:
-                labels[each.samples(hw)] = hw[0] * hw[1] - each.track % (hw[0] * hw[1] // 2)
-            self._carried = labels
-        return self._carried
+    def plane(name: str, make: Callable[[Array], Array]) -> DeferredPlane:
+        return DeferredPlane(CHANNEL_INDEX[name], lambda: make(ids())[None])
 
-    @property
-    def planes(self) -> dict[int, Plane | LazyPlane]:
-        """Return the planes by channel."""
-        return {CHANNEL_INDEX[name]: _RegionPlane(name, self, make) for name, make in _OF_REGIONS.items()}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _RegionPlane:
-    name: str
-    regions: RegionPlanes
-    make: Callable[[Array], Array]
-
-    def made(self) -> Plane:
-        return Plane(CHANNEL_INDEX[self.name], self.make(self.regions.labels)[None])
+    planes = (
+        plane("cluster", lambda labels: labels),
+        plane("centroid_distance", centroid_distance),
+        plane("cluster_size", cluster_size),
+        plane("boundary", boundaries),
+    )
+    return {each.first: each for each in planes}
 
 
 def centroid_distance(labels: Array) -> Array:
@@ -142,11 +111,3 @@ def boundaries(labels: Array) -> Array:
     edge[:, :-1] = as_float(labels[:, :-1] != labels[:, 1:])
     edge[:-1] = namespace(labels).maximum(edge[:-1], as_float(labels[:-1] != labels[1:]))
     return edge
-
-
-_OF_REGIONS: dict[str, Callable[[Array], Array]] = {
-    "cluster": lambda labels: labels,
-    "centroid_distance": centroid_distance,
-    "cluster_size": cluster_size,
-    "boundary": boundaries,
-}

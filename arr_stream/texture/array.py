@@ -118,6 +118,18 @@ class LazyPlane(Protocol):
     def made(self) -> Plane: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DeferredPlane:
+    """Channels from `first` on that `make` computes on first access, `[C, h, w]`; see `Plane`."""
+
+    first: int
+    make: Callable[[], Array]
+    scale: float = 1.0
+
+    def made(self) -> Plane:
+        return Plane(self.first, self.make(), self.scale)
+
+
 @dataclass(slots=True, eq=False)
 class Texture:
     """The 40 channels of one frame.

@@ -6,7 +6,6 @@ use of these channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from arr_stream.texture.array import LazyPlane, Plane
+from arr_stream.texture.array import DeferredPlane, LazyPlane, Plane
 from arr_stream.texture.arrays import Array, as_double, as_float, constant, namespace, sent
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures, full_picture
@@ -86,36 +85,18 @@ def frame_features(rgb: Array, before: Array | None, grid: Grid) -> FrameFeature
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _OfPicture:
-    """Channels computed from the frame's picture when they are first read, in 255ths.
-
-    Args:
-        first: Index of the first channel.
-        make: Makes their planes `[C, h, w]`.
-        picture: Argument of `make`.
-    """
-
-    first: int
-    make: Callable[[Array], Array]
-    picture: Array
-
-    def made(self) -> Plane:
-        return Plane(self.first, self.make(self.picture), _BYTE)
-
-
 def picture_channels(
     features: FrameFeatures, rgb: Array, motion: Array, texture_wh: tuple[int, int]
 ) -> dict[int, Plane | LazyPlane]:
     """Return channels 0 to 12, by the first of each plane; `motion` `[H/8, W/8]` is channel 10."""
     return {
-        0: _OfPicture(0, lambda picture: picture_planes(full_picture(picture, texture_wh)), rgb),
+        0: DeferredPlane(0, lambda: picture_planes(full_picture(rgb, texture_wh)), _BYTE),
         **_position_planes(texture_wh, None if isinstance(motion, np.ndarray) else motion.device),
-        6: _OfPicture(6, polar_edges, features.quarter_grey),
+        6: DeferredPlane(6, lambda: polar_edges(features.quarter_grey), _BYTE),
         8: Plane(8, features.high_pass[None], _BYTE),
-        9: _OfPicture(9, lambda grey: low_pass(grey)[None], features.eighth_grey),
+        9: DeferredPlane(9, lambda: low_pass(features.eighth_grey)[None], _BYTE),
         10: Plane(10, namespace(motion).stack([motion, features.saliency])),
-        12: _OfPicture(12, lambda grey: edge_distance(polar_edges(grey))[None], features.quarter_grey),
+        12: DeferredPlane(12, lambda: edge_distance(polar_edges(features.quarter_grey))[None], _BYTE),
     }
 
 

@@ -20,7 +20,7 @@ from arr_stream.gpu.graphs import flatten
 from arr_stream.motion.camera import motion_between, motion_since, visible_structure
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import FIXATION, Carried, TemporalCache, carried, with_selection
-from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
+from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, region_planes
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.kinds.base import QueryContext, QueryInput
 from arr_stream.relevance.query_scorers import QueryScorers, answer_queries
@@ -295,7 +295,7 @@ def _whole(
 
     def dense() -> None:
         carrying = {
-            **RegionPlanes(lambda: labels, flow).planes,
+            **region_planes(lambda: labels, flow),
             TEXT: CarriedPlane(TEXT, text, flow, outside=0.0),
             EMBEDDING.start: CarriedPlane(EMBEDDING.start, embedding, flow),
             HISTORY: Plane(HISTORY, torch.zeros((2, 1, 1), device=device)),
