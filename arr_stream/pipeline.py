@@ -335,7 +335,7 @@ class Pipeline:
         watch.lap("flow")
         motion = self._carry(state, flow, features, frame, cut=cut)
         watch.lap("carry")
-        reason, notices = self._refresh(state, features, frame, size_changed=size_changed, cut=cut)
+        reason, notices = self._refresh(state, frame, size_changed=size_changed, cut=cut)
         state.meanings = renew_meanings(state.cache.keyframes, self._space, self.phrases, state.meanings)
         features = self._with_semantic_saliency(features, state)
         watch.lap("keyframe")
@@ -487,7 +487,7 @@ class Pipeline:
                 state.cache.history.add_relevance(enlarged(about, EIGHTH_PER_CELL))
 
     def _refresh(
-        self, state: _State, features: FrameFeatures, frame: Frame, *, size_changed: bool, cut: bool
+        self, state: _State, frame: Frame, *, size_changed: bool, cut: bool
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Request generation when it is due, and store arrived results; return reason and notices."""
         # A device reports its confidence at the end of a frame; reading it now would stall.
@@ -499,7 +499,6 @@ class Pipeline:
             cut=cut,
             query_changed=self._query_changed,
             needed=needed,
-            eighth=features.eighth,
             window_share=self._settings.keyframes.window_share if "embedding" in needed else 0.0,
             asked=bool(self._queries),
             query_dominates="text" not in needed

@@ -9,12 +9,10 @@ import numpy as np
 
 from arr_stream.config import KeyframeSettings
 from arr_stream.keyframes.base import PARTS, PartName
-from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest, Outcome
+from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
 from arr_stream.motion.keyframe_results import KeyframeResults
-from arr_stream.motion.window import ShownColours, inner_places, window_around
-from arr_stream.texture.arrays import Array, to_numpy
-from arr_stream.texture.pixels import averaged, packed_colours
-from arr_stream.types import Frame, IntArray
+from arr_stream.motion.window import inner_places, window_around
+from arr_stream.types import Frame
 
 RefreshReason = Literal["first", "size", "cut", "query", "retry", "interval", "confidence"]
 
@@ -39,7 +37,6 @@ class Occasion:
         size_changed, cut: True on the frame itself.
         query_changed: A query changed since the last refresh.
         needed: Parts that queries need.
-        eighth: The picture at an eighth of the texture's size.
         window_share: Largest share of a keyframe's cost that is spent on new places until the next.
         asked: There are queries.
         query_dominates: The selection follows queries that need no text.
@@ -51,15 +48,10 @@ class Occasion:
     cut: bool
     query_changed: bool
     needed: frozenset[PartName]
-    eighth: Array
     window_share: float = 0.0
     asked: bool = False
     query_dominates: bool = False
     objects_doubtful: bool = False
-
-    def colours(self) -> IntArray:
-        """Return the packed colours `[h, w]` of `eighth`; waits for a device."""
-        return to_numpy(packed_colours(self.eighth, 5))
 
 
 @dataclass(slots=True)
@@ -83,7 +75,6 @@ class Refresher:
     _text_index: int | None = field(init=False, default=None)
     _window_index: int | None = field(init=False, default=None)
     _window_failed: bool = field(init=False, default=False)
-    _shown: ShownColours | None = field(init=False, default=None)
     _credit_cells: float = field(init=False, default=0.0)
     _credit_index: int | None = field(init=False, default=None)
 
@@ -169,8 +160,6 @@ class Refresher:
         accepted = self.provider.submit(request)
         if accepted:
             self.results.record_request(frame.index, accepted)
-        if "embedding" in accepted:
-            self._shown = ShownColours(occasion.colours()) if occasion.window_share else None
         if whole_text and "text" in accepted:
             self._whole_text_index = frame.index
         self._owed_parts = tuple(part for part in wanted if part not in accepted)
@@ -219,7 +208,7 @@ class Refresher:
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
         """Request the embedding of new places, within a share of a keyframe's cost per interval.
 
-        A place with new colours may exceed the saved budget; later requests then wait until it is repaid.
+        A window may exceed what was saved; later ones then wait until that is repaid.
         """
         grid, before, self._credit_index = self.results.grid, self._credit_index, frame.index
         elapsed = 0 if before is None else frame.index - before
@@ -229,46 +218,31 @@ class Refresher:
         if self._window_failed or self._credit_cells <= 0 or (last is not None and frame.index - last < WINDOW_EVERY):
             return
         new = self.results.new_places
-        if new is None:
-            return
-        colours = occasion.colours()
-        # None if window requests were off when the keyframe was made.
-        self._shown = self._shown or ShownColours(colours)
-        found = window_around(new, averaged(self._shown.lacking(colours), new.shape), grid)
-        if found is None:
-            return
-        window, strange = found
-        cost_cells = window.cells + WINDOW_COST_CELLS
-        if not strange and cost_cells > self._credit_cells:
+        window = None if new is None else window_around(new, grid)
+        if window is None:
             return
         part, part_grid = window.cut(frame, grid)
         if self.provider.submit(KeyframeRequest(part, part_grid, ("embedding",), window=True)):
             self.results.record_window_request(frame.index, window)
-            self._shown.add(colours[window.on(colours.shape, grid)])
             self._window_index = frame.index
-            self._credit_cells -= cost_cells
+            self._credit_cells -= window.cells + WINDOW_COST_CELLS
 
     def _collect(self) -> tuple[str, ...]:
+        """Adopt the arrived parts; return notices of those that failed."""
         notices: list[str] = []
         for outcome in self.provider.collect():
-            if outcome.index == self._window_index:
-                notices += self._collect_window(outcome)
-            elif isinstance(outcome, KeyframeFailure):
-                self.results.drop_request(outcome.index, outcome.parts)
+            of_window = outcome.index == self._window_index
+            if not isinstance(outcome, KeyframeFailure):
+                if self.results.adopt(outcome) and not of_window:
+                    self._failed = False
+                continue
+            self.results.drop_request(outcome.index, outcome.parts)
+            if of_window:
+                self._window_failed, what = True, "new places of frame"
+            else:
                 if "text" in outcome.parts:
                     self._whole_text_index = None
                 self._failed = set(outcome.parts) >= set(self._asked_parts) or self.results.newest_index is None
                 what = "looking for text on frame" if outcome.index == self._text_index else "keyframe"
-                notices.append(f"{what} {outcome.index} failed: {outcome.message}; next try at the next keyframe")
-            elif self.results.adopt(outcome):
-                self._failed = False
+            notices.append(f"{what} {outcome.index} failed: {outcome.message}; next try at the next keyframe")
         return tuple(notices)
-
-    def _collect_window(self, outcome: Outcome) -> tuple[str, ...]:
-        """Adopt the result of a window; return a notice if it failed."""
-        if not isinstance(outcome, KeyframeFailure):
-            self.results.adopt(outcome)
-            return ()
-        self.results.drop_request(outcome.index, outcome.parts)
-        self._window_failed = True
-        return (f"new places of frame {outcome.index} failed: {outcome.message}; next try after the next keyframe",)

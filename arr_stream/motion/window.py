@@ -10,16 +10,10 @@ import numpy as np
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.pixels import resized
-from arr_stream.types import BoolArray, FloatArray, Frame, Grid, IntArray
+from arr_stream.types import BoolArray, FloatArray, Frame, Grid
 
 _LEAST_NEW = np.ones((3, 3), np.uint8)
 """Smallest block of new half cells; a smaller one is a lost edge, or a strip uncovered by a panning camera."""
-_LEAST_STRANGE = 3
-"""Fewest half cells of new colours that make a place stand out."""
-_SHADES = 16
-"""Levels of red, green and blue each, half as many as in packed colours."""
-_RARE = 0.003
-"""Share of a keyframe below which a colour counts as new."""
 _LEAST_CELLS = 3
 """Shortest side of a window, in cells: a model trained on whole pictures fails on smaller parts."""
 
@@ -57,54 +51,16 @@ class Window:
         )
 
 
-class ShownColours:
-    """Colours that a model has seen: those of a keyframe, and of windows since.
-
-    New content is an object that came in, or uncovered ground. Ground mostly has colours that were visible before.
-
-    Args:
-        packed: `[h, w]`, the keyframe, as `packed_colours` with 5 bits of green packs it.
-    """
-
-    def __init__(self, packed: IntArray) -> None:
-        self._counts = np.zeros((2 * _SHADES) ** 3)
-        self._least = _RARE * packed.size
-        self.add(packed)
-
-    def add(self, packed: IntArray) -> None:
-        """Add the colours of a part of a frame."""
-        self._counts += np.bincount(packed.ravel(), minlength=len(self._counts))
-
-    def lacking(self, packed: IntArray) -> FloatArray:
-        """Return `[h, w]`: 1 where a colour and its neighbours are new, 0 elsewhere."""
-        near = np.pad(self._counts.reshape((_SHADES, 2) * 3).sum((1, 3, 5)), 1)
-        for axis in range(3):
-            near = np.add.reduce([near.take(range(first, first + _SHADES), axis) for first in range(3)])
-        rare = (near < self._least).repeat(2, 0).repeat(2, 1).repeat(2, 2)
-        lacking: FloatArray = rare.ravel().take(packed).astype(np.float32)
-        return lacking
-
-
-def window_around(new: BoolArray, strange: FloatArray, grid: Grid) -> tuple[Window, bool] | None:
-    """Return the next window, and whether it has new colours; None if nothing is new.
-
-    Args:
-        new: `[2*gh, 2*gw]`, places that the keyframe does not cover.
-        strange: `[2*gh, 2*gw]` in [0, 1], share of colours that the model has not seen.
-        grid: The cells.
-    """
+def window_around(new: BoolArray, grid: Grid) -> Window | None:
+    """Return the window around the largest of the new places `[2*gh, 2*gw]`; None if nothing is new."""
     opened = cv2.morphologyEx(new.astype(np.uint8), cv2.MORPH_OPEN, _LEAST_NEW, borderValue=0)
-    count, labels, boxes, _ = cv2.connectedComponentsWithStats(opened)
+    count, _, boxes, _ = cv2.connectedComponentsWithStats(opened)
     if count == 1:
         return None
-    strangeness = np.bincount(labels.ravel(), strange.ravel(), count)[1:]
-    place = 1 + int(strangeness.argmax())
-    if known := strangeness.max() < _LEAST_STRANGE:
-        place = 1 + int(boxes[1:, cv2.CC_STAT_AREA].argmax())
-    x, y, w, h = cv2.boundingRect(((labels == place) & (known | (strange > 0))).astype(np.uint8))
+    x, y, w, h, _ = max(boxes[1:].tolist(), key=lambda box: box[cv2.CC_STAT_AREA])
     top, bottom = _side(y, h, grid.rows)
     left, right = _side(x, w, grid.columns)
-    return Window(top, left, bottom, right), not known
+    return Window(top, left, bottom, right)
 
 
 def inner_places(new: BoolArray) -> BoolArray:
