@@ -226,17 +226,7 @@ def _window_size(row, column, height, width, REACH: tl.constexpr):
 
 
 @_on_rasters
-def _softmin(
-    cost,
-    flow,
-    found,
-    height,
-    width,
-    sharpness,
-    distance_cost,
-    RADIUS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _softmin(cost, flow, found, height, width, sharpness, distance_cost, RADIUS: tl.constexpr, BLOCK: tl.constexpr):
     """Add the mean displacement, by the softmin of the costs, to the flow."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     area = height * width
