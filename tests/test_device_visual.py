@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.gpu.visual import nearest_distance
+from arr_stream.gpu.pixels import nearest_distance
 from arr_stream.texture.pictures import Pictures, full_picture
 from arr_stream.texture.pixels import picture_planes
 from arr_stream.texture.visual import edge_distance, high_pass, low_pass, polar_edges, saliency

@@ -5,6 +5,6 @@ on a CPU too. Nothing here waits for the device: shapes follow from shapes alone
 be captured once as a CUDA graph and replayed. Importing the package registers its primitives.
 """
 
-from arr_stream.gpu import flow, pixels, region, visual
+from arr_stream.gpu import flow, pixels
 
-__all__ = ["flow", "pixels", "region", "visual"]
+__all__ = ["flow", "pixels"]

@@ -14,7 +14,7 @@ mean colour of two neighbourhoods, texture, and the place relative to the object
 part below differs from a dark part above.
 
 The host computes in a box around the region, and classifies only places where the prior is unsure; elsewhere it
-classifies a coarse lattice and interpolates the evidence. A device computes on the whole picture (`gpu/region.py`).
+classifies a coarse lattice and interpolates the evidence. A device computes on the whole picture (`gpu/pixels.py`).
 
 A loose region, such as a box, is first split into figure and ground by alternation: places outside are ground, and
 inside both are mixed, so a classifier on colour and texture is learned from the present estimate and gives the next
