@@ -156,6 +156,9 @@ class ColourModel:
 
     Args:
         prior: Expected share of the picture that the object covers.
+
+    Attributes:
+        table: `[32768]`, the posterior of every colour, indexed as by `packed_colours` with 5 bits of green.
     """
 
     _BITS = 5
@@ -163,57 +166,37 @@ class ColourModel:
     _LIMIT = 5.0
 
     def __init__(self, *, prior: float = 0.1) -> None:
-        if not 0 < prior < 1:
-            raise ValueError(f"prior must lie between 0 and 1, got {prior}")
         size = 1 << (3 * self._BITS)
         self._figure, self._ground = np.zeros(size, np.float32), np.zeros(size, np.float32)
         self._prior_logit = float(np.log(prior / (1 - prior)))
-        self._refresh()
+        self.table = np.full(size, prior, np.float32)
 
-    @classmethod
-    def from_example(cls, example: ByteArray, scene: ByteArray, *, prior: float = 0.1) -> ColourModel:
-        """Return a model of an example picture `[h, w, 3]` against a scene `[H, W, 3]`, which may show the object."""
-        model = cls(prior=prior)
-        model._figure = model._histogram(example, np.ones(example.shape[:2], np.float32))
-        return model.against(scene)
-
-    def against(self, scene: ByteArray) -> ColourModel:
-        """Set the colours of a scene `[h, w, 3]` as the ground; return the model itself."""
-        self._ground = self._histogram(scene, np.ones(scene.shape[:2], np.float32))
-        self._refresh()
-        return self
-
-    def learn(self, rgb: ByteArray, towards: FloatArray, against: FloatArray, *, rate: float = 1.0) -> None:
-        """Learn from a picture with weights `[h, w]` of each pixel as object and as ground.
+    def learn(
+        self, rgb: ByteArray, towards: FloatArray | float, against: FloatArray | float, *, rate: float = 1.0
+    ) -> None:
+        """Learn from a picture with weights of each pixel as object and as ground.
 
         Args:
             rgb: `[h, w, 3]` uint8.
-            towards, against: At least 0. A side whose weights are all 0 is not changed.
+            towards, against: `[h, w]`, or one for all pixels; at least 0. A side with weights of 0 is not changed.
             rate: Weight of the new picture; 1 forgets the earlier ones.
         """
-        if float(towards.sum()) > 0:
+        if np.any(towards):
             self._figure += np.float32(rate) * (self._histogram(rgb, towards) - self._figure)
-        if float(against.sum()) > 0:
+        if np.any(against):
             self._ground += np.float32(rate) * (self._histogram(rgb, against) - self._ground)
-        self._refresh()
+        ratio = np.log((self._figure + self._FLOOR) / (self._ground + self._FLOOR))
+        logit = np.clip(ratio, -self._LIMIT, self._LIMIT).astype(np.float32) + self._prior_logit
+        self.table = (1 / (1 + np.exp(-logit))).astype(np.float32)
 
     def posterior(self, rgb: ByteArray) -> FloatArray:
         """Return `[h, w]` in [0, 1]: probability of the object at each pixel of `[h, w, 3]`, by colour alone."""
-        return np.asarray(self._table.take(packed_colours(rgb, self._BITS)))
+        return np.asarray(self.table.take(packed_colours(rgb, self._BITS)))
 
-    @property
-    def table(self) -> FloatArray:
-        """Return `[32768]`: the posterior of every colour, indexed as by `packed_colours` with 5 bits of green."""
-        return self._table
-
-    def _refresh(self) -> None:
-        ratio = np.log((self._figure + self._FLOOR) / (self._ground + self._FLOOR))
-        logit = np.clip(ratio, -self._LIMIT, self._LIMIT).astype(np.float32) + self._prior_logit
-        self._table: FloatArray = (1 / (1 + np.exp(-logit))).astype(np.float32)
-
-    def _histogram(self, rgb: ByteArray, weight: FloatArray) -> FloatArray:
+    def _histogram(self, rgb: ByteArray, weight: FloatArray | float) -> FloatArray:
         side = 1 << self._BITS
-        counts = np.bincount(packed_colours(rgb, self._BITS).ravel(), weight.ravel(), side**3)
+        weights = np.broadcast_to(weight, rgb.shape[:2]).ravel()
+        counts = np.bincount(packed_colours(rgb, self._BITS).ravel(), weights, side**3)
         smooth = (counts / max(float(counts.sum()), 1e-6)).astype(np.float32).reshape(side, side, side)
         for _ in range(3):
             rows = smooth.reshape(-1, side)

@@ -157,7 +157,7 @@ class Redetector:
         everywhere = around is None or self._lost or self._looks % _EVERYWHERE == 0
         self._looks += 1
         if everywhere:
-            self._colours.learn(rgb, np.zeros_like(mask), np.ones_like(mask) if self._lost else 1 - mask, rate=_RATE)
+            self._colours.learn(rgb, 0.0, 1.0 if self._lost else 1 - mask, rate=_RATE)
         searched = np.s_[:, :] if everywhere or around is None else _widened(around, self._extent_hw)
         likeness = np.full(self._raster_hw, -1, np.float32)
         likeness[searched] = self._likeness(features[searched], self._own_colours(rgb)[searched])

@@ -169,10 +169,10 @@ class ExampleScorer(QueryScorer):
 
     def prepare(self, inputs: QueryInput) -> QueryTask:
         if self._colours is None:
-            self._colours = ColourModel.from_example(self._query.rgb, inputs.quarter)
-        elif inputs.frame.index in inputs.keyframes.flows:
-            self._colours.against(inputs.quarter)
-        else:
+            self._colours = ColourModel()
+            self._colours.learn(self._query.rgb, 1.0, 0.0)
+        elif inputs.frame.index not in inputs.keyframes.flows:
             return ExampleTask(self._table)
+        self._colours.learn(inputs.quarter, 0.0, 1.0)
         self._table = inputs.put(self._colours.table)
         return ExampleTask(self._table)
