@@ -91,15 +91,9 @@ def _carry_and_compare(
     greys: tuple[Array, Array],
     elapsed_seconds: Array | None,
 ) -> tuple[Carried, Background, Array, Array]:
-    """Carry the state to the current frame, and compute its motion: see `motion_evidence`.
+    """Carry the state to the current frame, and compute its motion; for the arguments see `motion_evidence`.
 
-    Args:
-        before: On the frame before.
-        flow: To that.
-        keyframe: Index, among the propagated flows, of the one to the keyframe in use; None before the first.
-        background: Of the frames before.
-        greys: Lightness of this frame at a quarter and an eighth of the texture's size.
-        elapsed_seconds: `[1, 1]` since the background was last updated; None to compare with it alone.
+    `keyframe` is the index, among the carried flows, of the one to the keyframe in use; None before the first.
     """
     now = carried(before, flow)
     flow_back = None if keyframe is None else now.flows[keyframe]
@@ -296,7 +290,7 @@ class Pipeline:
             raise ValueError(f"attention is {list(attention.shape)}, expected one value a cell, {list(expected)}")
         if not (np.isfinite(attention).all() and attention.min() >= 0 and attention.max() <= 1):
             raise ValueError("attention must lie in [0, 1]")
-        eighth = enlarged(attention.astype(np.float32), EIGHTH_PER_CELL)
+        eighth = self._device.put(enlarged(attention.astype(np.float32), EIGHTH_PER_CELL))
         if late and index is not None:
             return state.cache.history.add_late_attention(eighth, index)
         state.cache.history.add_attention(eighth)
@@ -430,15 +424,12 @@ class Pipeline:
         state.colours = features.colours
         if previous is None:
             return None, False
-        if self._device.on_host and self._is_cut(change()):
+        if self._device.on_host and float(change()) > _CUT_SHARE:
             return None, True
         flow = self._estimator.estimate(previous, state.previous)
         if frame.damaged or previous.frame.damaged:
-            flow = flow.less_trusted(_DAMAGED_TRUST)
-        return (None, True) if self._is_cut(change()) else (flow, False)
-
-    def _is_cut(self, change: Array) -> bool:
-        return float(change) > _CUT_SHARE
+            flow = replace(flow, confidence=flow.confidence * _DAMAGED_TRUST)
+        return (None, True) if float(change()) > _CUT_SHARE else (flow, False)
 
     def _carry(self, state: _State, flow: Flow | None, features: FrameFeatures, frame: Frame, *, cut: bool) -> Array:
         """Propagate the memory to this frame; return the motion channel, `[H/8, W/8]`."""

@@ -44,7 +44,7 @@ def both(size_wh: tuple[int, int], device: str, *, empty: bool = False) -> tuple
     rng = np.random.default_rng(3)
     rgb = make_scene(rng, size_wh).rgb
     grid, there = Grid.for_size(size_wh), TorchDevice(device)
-    here, moved = TemporalCache(grid), TemporalCache(grid, there.put)
+    here, moved = TemporalCache(grid, np.asarray), TemporalCache(grid, there.put)
     height, width = here.keyframes.reduced_hw(8)
     if not empty:
         for cache, put in ((here, np.asarray), (moved, there.put)):

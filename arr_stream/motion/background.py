@@ -111,7 +111,7 @@ def motion_evidence(
         greys: Lightness of this frame at a quarter and an eighth of the texture's size.
         flow: To the frame before.
         flow_to_keyframe: To the keyframe in use; None before there is one.
-        elapsed_seconds: See `see_change`.
+        elapsed_seconds: `[1, 1]` since the last update of mean and variance; None to compare alone.
 
     Returns:
         The updated background, the change `[H/8, W/8]` as `see_change` returns it, and channel 10: the change before a
@@ -129,7 +129,7 @@ def motion_evidence(
 
 
 def _with_flow(change: Array, unknown: Array, flow: Flow, flow_to_keyframe: Flow | None, structure: Array) -> Array:
-    """Return channel 10 where the background alone is not enough; for the arguments see `motion_evidence`."""
+    """Return channel 10 where the background alone is not enough."""
     xp, moving = namespace(change), motion_between(flow, structure)
     if flow_to_keyframe is not None:
         moving = xp.maximum(moving, motion_since(flow_to_keyframe, structure))
@@ -141,14 +141,8 @@ def see_change(
 ) -> tuple[Background, Array]:
     """Compare a frame with the background, and update the background by it.
 
-    Args:
-        background: Of the frames before.
-        greys: Lightness of this frame at a quarter and an eighth of the texture's size.
-        flow: To the frame before, for the camera's motion.
-        elapsed_seconds: `[1, 1]` since the last update; None to compare alone.
-
-    Returns:
-        The updated background, and `[H/8, W/8]` in [0, 1]: evidence that something moves, or has just stopped, there.
+    For the arguments see `motion_evidence`. Return the updated background, and `[H/8, W/8]` in [0, 1]: evidence that
+    something moves, or has just stopped, there.
     """
     (quarter, eighth), camera_px = greys, camera_of(flow)
     now = as_float(quarter)
@@ -197,11 +191,7 @@ def see_change(
 def _updated(
     model: Background, apart: Array, squared: Array, moving: Array, known: Array, elapsed_seconds: Array
 ) -> Background:
-    """Update the model with a frame, weighted by elapsed seconds; for the differences see `see_change`.
-
-    Args:
-        known: `[h, w]`, 1 where the frame shows the background, else 0.
-    """
+    """Update the model by the differences of `see_change`; `known` `[h, w]` is 1 where the background shows, else 0."""
     # Visible for longer, or covered by a still object; passing objects count for neither.
     support = moving - 1
     support *= 1 - known
@@ -228,15 +218,7 @@ def _updated(
 
 
 def camera_moved(before: Array, now: Array, camera_px: Array) -> Array:
-    """Vote on whether the camera's fitted motion explains clearly more of a picture than standing still does.
-
-    Args:
-        before, now: `[h, w]` lightness.
-        camera_px: `[h, w, 2]` fitted backward flow of the camera.
-
-    Returns:
-        `[1, 1]` bool.
-    """
+    """Return `[1, 1]`: the fitted camera motion explains clearly more of the lightness `[h, w]` than standing still."""
     before, now = as_float(before), as_float(now)
     gain = abs(now - before)
     gain -= abs(now - remap(before, source_map(camera_px)))

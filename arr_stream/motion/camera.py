@@ -121,12 +121,7 @@ def independent_motion(offset_px: Array, camera_px: Array, structure: Array, *, 
 
 
 def motion_between(flow: Flow, structure: Array) -> Array:
-    """Return motion against the camera and the residual of the flow, `[h, w]` in [0, 1].
-
-    Args:
-        flow: To the frame before.
-        structure: `visible_structure` of the present frame.
-    """
+    """Return motion against the camera and the residual of the flow to the frame before, `[h, w]` in [0, 1]."""
     independent = independent_motion(flow.offset_px, camera_of(flow), structure)
     return namespace(independent).maximum(independent, flow.residual)
 
@@ -135,11 +130,7 @@ def motion_since(flow: Flow, structure: Array) -> Array:
     """Return motion since the keyframe, `[h, w]` in [0, `SLOW_MOTION`].
 
     Half a pixel a frame is lost in the flow's noise between two frames but adds up since the keyframe. It counts only
-    as far as the camera stood still, since parallax adds up, too.
-
-    Args:
-        flow: To the keyframe.
-        structure: `visible_structure` of the present frame.
+    as far as the camera stood still, since parallax adds up, too. `flow` leads to the keyframe.
     """
     slow = independent_motion(flow.offset_px, camera_of(flow), structure, parallax=2.0)
     return SLOW_MOTION * slow * flow.confidence

@@ -103,10 +103,6 @@ class Flow:
         """Return the mean confidence: a number, or a tensor without axes."""
         return self.once("trust", lambda: mean_of(self.confidence))
 
-    def less_trusted(self, factor: float) -> Flow:
-        """Return the flow with its confidence scaled by a factor in [0, 1]."""
-        return Flow(self.offset_px, self.confidence * factor, self.residual)
-
     def within(self, hw: tuple[int, int]) -> Array:
         """Return `[h, w]` bool: True for content from within the earlier frame."""
         return self.once(("within", hw), lambda: inside(self.map_px(hw)))

@@ -55,13 +55,9 @@ def carried_to_cells(plane: Array, flow: Flow) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _WindowRequest:
-    """Pending request for the embedding of a window.
+    """Pending request for the embedding of a window of frame `index`, which joins a known one.
 
-    Args:
-        index: Index of the frame.
-        window: Window on it.
-        known: Embedding that the result joins.
-        flow: Backward flow from the frame to that embedding, on the host.
+    `flow` leads back to the known embedding, on the host.
     """
 
     index: int

@@ -35,12 +35,7 @@ _SPENT = 1e-6
 
 
 def with_selection(history: Array, chosen: Array) -> Array:
-    """Return the history `[n, h, w]` with this frame's selection in the fixation channel.
-
-    Args:
-        history: History of the present frame.
-        chosen: `[gh, gw]`, 1 where a cell was chosen.
-    """
+    """Return the history `[n, h, w]` with this frame's selection, `[gh, gw]` of 0 and 1, in the fixation channel."""
     looked = enlarged(chosen, EIGHTH_PER_CELL)
     return replaced(history, {0: FIXATION_DECAY * history[0] + (1 - FIXATION_DECAY) * looked})
 
@@ -89,13 +84,7 @@ class History:
         return planes
 
     def end_frame(self, values: Array, relevance: Array, saliency: Array) -> None:
-        """Store this frame's state for the next frame.
-
-        Args:
-            values: Result of `with_selection`.
-            relevance: `[gh, gw]` in [0, 1] of its cells.
-            saliency: `[h, w]` in [0, 1].
-        """
+        """Store what the next frame needs: `with_selection`, the relevance `[gh, gw]` and the saliency `[h, w]`."""
         self.values, self._previous = values, (relevance, saliency)
 
     def __getitem__(self, name: str) -> Array:
@@ -114,21 +103,18 @@ class History:
         """Keep the flow back to the present frame, for attention that arrives later; one frame at a time."""
         self.flows = {index: Flow.still(self._hw, self.values)}
 
-    def add_attention(self, attention: FloatArray) -> None:
+    def add_attention(self, attention: Array) -> None:
         """Set channel 37 to a model's attention (`[h, w]` in [0, 1]), and add it to channel 38."""
-        self._add_attention(self._put(attention))
+        self["attention"] = attention
+        self._add("attention_history", attention)
 
-    def add_late_attention(self, attention: FloatArray, index: int) -> bool:
+    def add_late_attention(self, attention: Array, index: int) -> bool:
         """Add attention to an earlier frame, carried to the present; return False if its scene has ended."""
         flow = self.flows.pop(index, None)
         if flow is None:
             return False
-        self._add_attention(carry(self._put(attention), flow, outside=0.0))
+        self.add_attention(carry(attention, flow, outside=0.0))
         return True
-
-    def _add_attention(self, attention: Array) -> None:
-        self["attention"] = attention
-        self._add("attention_history", attention)
 
     def forget_attention(self) -> None:
         """Reset channel 37; channel 38 keeps fading."""
@@ -170,12 +156,7 @@ def _carried_previous(relevance: Array, saliency: Array, flow: Flow) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carried:
-    """State that is warped with the picture.
-
-    Args:
-        history: `History.values`.
-        flows: Flows back to earlier frames.
-    """
+    """State that is warped with the picture: `History.values`, and flows back to earlier frames."""
 
     history: Array
     flows: tuple[Flow, ...]
@@ -185,10 +166,6 @@ def carried(before: Carried, flow: Flow) -> Carried:
     """Warp everything to the present frame along `flow`, the backward flow to the previous frame."""
     flows = tuple(compose(earlier, flow) for earlier in before.flows)
     return Carried(carry(before.history, flow, outside=0.0), flows)
-
-
-def _as_it_is(values: npt.NDArray[Any]) -> Array:
-    return values
 
 
 class TemporalCache:
@@ -203,7 +180,7 @@ class TemporalCache:
         history: Channels 34 to 39.
     """
 
-    def __init__(self, grid: Grid, put: Callable[[npt.NDArray[Any]], Array] = _as_it_is) -> None:
+    def __init__(self, grid: Grid, put: Callable[[npt.NDArray[Any]], Array]) -> None:
         self.keyframes = KeyframeResults(grid, put)
         self.history = History(self.keyframes.reduced_hw(8), put)
 

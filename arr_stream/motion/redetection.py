@@ -56,12 +56,7 @@ _DIRECTIONS = tuple(np.float32(turn * np.pi / 2) for turn in range(4))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finding:
-    """Result of a look at a picture.
-
-    Args:
-        confidence: In [0, 1], that the tracked or detected place is the object.
-        mask: `[h, w]` in [0, 1], if the object is detected elsewhere; otherwise None.
-    """
+    """Confidence in [0, 1] that the tracked or detected place is the object; its mask if it is detected elsewhere."""
 
     confidence: float
     mask: FloatArray | None = None
@@ -69,12 +64,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Template:
-    """Appearance of the object.
-
-    Args:
-        masked: `[h, w, 8]` features times the mask.
-        mask: `[h, w]` in [0, 1].
-    """
+    """Appearance of the object: `[h, w, 8]` features times the mask, and the mask `[h, w]` in [0, 1]."""
 
     masked: FloatArray
     mask: FloatArray
@@ -146,12 +136,7 @@ class Redetector:
         return self._lost
 
     def search(self, rgb: ByteArray, mask: FloatArray) -> Finding:
-        """Compare a picture with the object's model, and update the model.
-
-        Args:
-            rgb: The picture.
-            mask: The tracked region on it; may be empty.
-        """
+        """Compare a picture with the object's model, and update the model; the tracked `mask` on it may be empty."""
         features, small = self._whitened(rgb), self._reduced(mask)
         around = self._around(*_middle(small)) if float(mask.sum()) >= 1 else None
         everywhere = around is None or self._lost or self._looks % _EVERYWHERE == 0
@@ -160,7 +145,7 @@ class Redetector:
             self._colours.learn(rgb, 0.0, 1.0 if self._lost else 1 - mask, rate=_RATE)
         searched = np.s_[:, :] if everywhere or around is None else _widened(around, self._extent_hw)
         likeness = np.full(self._raster_hw, -1, np.float32)
-        likeness[searched] = self._likeness(features[searched], self._own_colours(rgb)[searched])
+        likeness[searched] = self._likeness(features[searched], self._reduced(self._colours.posterior(rgb))[searched])
         here, elsewhere = _split(likeness, around)
         candidate, self._candidate = self._candidate, None
         margin = self._margin(here, elsewhere)
@@ -230,10 +215,6 @@ class Redetector:
         length = np.sqrt(np.maximum(energy, _LEAST_ENERGY * norm**2)) * max(norm, 1e-6)
         product = _product(padded, template.masked)
         return np.asarray(product / length, np.float32).reshape(features.shape[:2])
-
-    def _own_colours(self, rgb: ByteArray) -> FloatArray:
-        """Return `[h, w]` in [0, 1]: probability of the object by colour alone."""
-        return self._reduced(self._colours.posterior(rgb))
 
     def _mask_at(self, place: _Place) -> FloatArray:
         """Return the object's mask, centred at a place."""
