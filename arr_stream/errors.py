@@ -29,7 +29,6 @@ They form one tree; each class has its own exit code, so that scripts can distin
     |   +-- RegionOutsideFrame          31
     |   +-- ExampleUnreadable           32
     |   +-- GazeUnreadable              33
-    |   +-- MaskUnreadable              34
     +-- BudgetError                     40
     +-- NothingChosen                   41   no cell was chosen, and a model needs at least one
     +-- SettingsError
@@ -225,10 +224,6 @@ class RegionOutsideFrame(QueryError):
 
 class ExampleUnreadable(QueryError):
     exit_code = 32
-
-
-class MaskUnreadable(QueryError):
-    exit_code = 34
 
 
 class GazeUnreadable(QueryError):

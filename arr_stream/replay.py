@@ -17,7 +17,6 @@ from arr_stream.records.json_lines import Digest, canonical, comparable, iterate
 from arr_stream.records.provenance import (
     Asked,
     AskedExample,
-    AskedMask,
     AskedRegion,
     FileIdentity,
     Provenance,
@@ -26,7 +25,7 @@ from arr_stream.records.provenance import (
     versions,
 )
 from arr_stream.records.schema import Header, frame_record, header_record
-from arr_stream.relevance.query import Query, RegionQuery, load_example, load_mask, parse_text
+from arr_stream.relevance.query import Query, RegionQuery, load_example, parse_text
 from arr_stream.stream import Stream
 from arr_stream.stream import open as open_stream
 from arr_stream.types import Frame
@@ -80,7 +79,7 @@ class Recording:
             given: Path of the source; None for the one in the records.
 
         Raises:
-            SourceNotFound, SourceChanged: The source, an example picture, a mask or a gaze file is missing or differs.
+            SourceNotFound, SourceChanged: The source, an example picture or a gaze file is missing or differs.
             InvalidSetting: The records' version had other settings.
             ArrStreamError: See `arr_stream.open`.
         """
@@ -242,9 +241,6 @@ def _where(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 def _query(asked: Asked) -> Query:
     if isinstance(asked, AskedRegion):
         return RegionQuery(asked.xywh, asked.at_seconds)
-    if isinstance(asked, AskedMask):
-        _check_file(asked.picture)
-        return load_mask(asked.picture.path, asked.at_seconds)
     if isinstance(asked, AskedExample):
         _check_file(asked.picture)
         return load_example(asked.picture.path)

@@ -37,12 +37,10 @@ from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeSource, load_gaze
 from arr_stream.relevance.query import (
     ExampleQuery,
-    MaskQuery,
     Query,
     RegionQuery,
     TextQuery,
     load_example,
-    load_mask,
     parse_text,
 )
 from arr_stream.selection.budget import DEFAULT_TOKENS
@@ -227,7 +225,7 @@ class Stream:
 
     def _check_queries(self) -> None:
         for query in self.queries:
-            if isinstance(query, RegionQuery | MaskQuery):
+            if isinstance(query, RegionQuery):
                 query.checked(self.source.info.size_wh)
                 at, end = query.at_seconds, math.inf if self.end_seconds is None else self.end_seconds
                 if at >= end or 0 < at < self.start_seconds:
@@ -304,7 +302,6 @@ def open(
     query: str | Sequence[str] | None = None,
     *,
     region: tuple[float, float, float, float] | None = None,
-    mask: str | Path | None = None,
     region_at_seconds: float = 0.0,
     example: str | Path | ExampleQuery | None = None,
     queries: Sequence[Query] = (),
@@ -326,7 +323,6 @@ def open(
             `arr_stream.live.live_stream.LiveStream`.
         query: Text query; several are scored separately and combined.
         region: Box `x, y, w, h` in pixels of the first frame, tracked from `region_at_seconds` on.
-        mask: Picture of a frame's size, white where the object is on that frame, tracked likewise.
         example: Picture of the object to look for.
         queries: Further queries as objects.
         budget: Tokens a frame, or a share of the grid such as `"10%"`; overrides the settings.
@@ -355,8 +351,6 @@ def open(
     asked: list[Query] = [parse_text(text) for text in ([query] if isinstance(query, str) else query or ())]
     if region is not None:
         asked.append(RegionQuery(region, region_at_seconds))
-    if mask is not None:
-        asked.append(load_mask(mask, region_at_seconds))
     if example is not None:
         asked.append(example if isinstance(example, ExampleQuery) else load_example(example))
     reading: Reading | None = None

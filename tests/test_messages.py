@@ -44,7 +44,7 @@ TABLE = [
     (f"{PROCESS} --region 900,10,20,20", 31, "outside"),
     (f"{PROCESS} --region 1,2,3", 51, "region '1,2,3' is not four numbers"),
     (f"{PROCESS} --region 1,2,nan,4", 51, "values that are not finite"),
-    (f"{PROCESS} --region missing.png@2", 34, "missing.png: no such file"),
+    (f"{PROCESS} --region missing.png@2", 51, "region 'missing.png' is not four numbers"),
     (f"{PROCESS} --example missing.png", 32, "missing.png: no such file"),
     (f"{PROCESS} --gaze missing.csv", 33, "missing.csv: No such file"),
     (f"{PROCESS} --budget 0", 40, "budget '0'"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 import cv2
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from arr_stream.config import Settings
-from arr_stream.errors import RegionOutsideFrame
 from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, TextBefore, TextFinding
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
@@ -30,10 +28,10 @@ from arr_stream.motion.refresh import TEXT_EVERY
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
-from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, parse_text
+from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, parse_text
 from arr_stream.texture import CHANNELS, EMBEDDING
 from arr_stream.types import FINER, SCORERS, ByteArray, Frame, TextRegion
-from tests.scenes import background, moving_square, square_cells
+from tests.scenes import moving_square, square_cells
 
 BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selection.budget": "12"}
 
@@ -151,31 +149,6 @@ def test_what_moves_slowly_is_seen_to_have_moved_since_the_keyframe() -> None:
     assert (motion.sum() - inside.sum()) / (motion.size - inside.size) < 0.05
 
 
-def test_a_mask_is_followed_as_it_is() -> None:
-    """A ring: a box around it would ask for its middle too."""
-    frames = moving_square(10, (384, 512), start_xy=(96, 96), side=160)
-    y, x = np.mgrid[:384, :512]
-
-    def ring(frame: Frame) -> np.ndarray:
-        left, top = 96 + 4 * frame.index, 96 + frame.index
-        inner = (x >= left + 48) & (x < left + 112) & (y >= top + 48) & (y < top + 112)
-        outer = (x >= left) & (x < left + 160) & (y >= top) & (y < top + 160)
-        return outer & ~inner
-
-    for frame in frames:
-        hole = ~ring(frame)
-        frame.rgb[hole] = background((384, 512))[hole]
-    pipeline = _pipeline([MaskQuery(Path("ring.png"), ring(frames[0]))])
-    for frame in frames:
-        patches = pipeline.step(frame)
-    share = ring(frames[-1]).reshape(12, 32, 16, 32).mean((1, 3))
-    chosen = np.zeros(share.shape, bool)
-    chosen[tuple(zip(*_cells(patches), strict=True))] = True
-    assert share[chosen].sum() > 0.9 * np.sort(share, axis=None)[-chosen.sum() :].sum()
-    with pytest.raises(RegionOutsideFrame, match="512x384"):
-        _pipeline([MaskQuery(Path("ring.png"), ring(frames[0]))]).step(moving_square(1)[0])
-
-
 def test_refreshes_come_at_the_interval_and_on_a_cut() -> None:
     pipeline = _pipeline(keyframes__interval=5, keyframes__min_confidence=0.0)
     first = moving_square(8)
@@ -236,16 +209,12 @@ def test_a_new_frame_size_starts_afresh() -> None:
     assert (patches.grid.rows, patches.grid.columns) == (8, 10)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_regions_keep_their_place_in_frames_of_another_size(masked: bool, tmp_path: Path) -> None:
+def test_regions_keep_their_place_in_frames_of_another_size() -> None:
     small, large = moving_square(1)[0], moving_square(1)[0]
     wide = np.repeat(np.repeat(large.rgb, 2, axis=0), 2, axis=1)
     larger = dataclasses.replace(large, rgb=wide, index=1, pts_seconds=0.1)
     smaller = dataclasses.replace(small, index=2, pts_seconds=0.2)
-    mask = np.zeros(wide.shape[:2], bool)
-    mask[120:216, 80:176] = True
-    query = MaskQuery(tmp_path / "m.png", mask) if masked else RegionQuery((80, 120, 96, 96))
-    pipeline = _pipeline([query])
+    pipeline = _pipeline([RegionQuery((80, 120, 96, 96))])
     pipeline.step(dataclasses.replace(larger, index=0, pts_seconds=0.0))
     for frame in (smaller, dataclasses.replace(larger, index=3, pts_seconds=0.3)):
         patches = pipeline.step(frame)

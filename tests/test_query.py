@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, MaskUnreadable, RegionOutsideFrame
+from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, RegionOutsideFrame
 from arr_stream.relevance.membership import text_relevance
 from arr_stream.relevance.query import (
-    MaskQuery,
     RegionQuery,
     load_example,
-    load_mask,
     make_queries,
     parse_region,
     parse_text,
@@ -143,12 +141,9 @@ def test_malformed_region(text: str) -> None:
         parse_region(text)
 
 
-def test_region_of_a_command_line_is_a_box_or_a_mask_and_may_name_a_time(tmp_path: Path) -> None:
-    Image.new("L", (8, 8), 255).save(tmp_path / "1,2,3,4.png")
+def test_region_of_a_command_line_may_name_a_time() -> None:
     assert make_queries([], "10,20,30,40") == [RegionQuery((10, 20, 30, 40))]
     assert make_queries([], "10,20,30,40@2.5") == [RegionQuery((10, 20, 30, 40), 2.5)]
-    (mask,) = make_queries([], f"{tmp_path / '1,2,3,4.png'}@3")
-    assert isinstance(mask, MaskQuery) and mask.at_seconds == 3 and mask.mask.all()
     with pytest.raises(InvalidSetting, match="write x,y,w,h"):
         make_queries([], "10,20,30@2")
     with pytest.raises(InvalidSetting, match="0 or later"):
@@ -177,36 +172,6 @@ def test_a_checked_region_lies_in_the_frame(xywh: tuple[float, float, float, flo
         return
     assert x >= 0 and y >= 0 and w > 0 and h > 0
     assert x + w <= size_wh[0] + 1e-9 and y + h <= size_wh[1] + 1e-9
-
-
-# ---- masks
-
-
-@pytest.mark.parametrize("kind", ["L", "RGB", "RGBA", "P", "1"])
-def test_a_mask_is_where_a_picture_is_neither_black_nor_transparent(tmp_path: Path, kind: str) -> None:
-    truth = np.zeros((24, 40), bool)
-    truth[4:10, 8:30] = True
-    picture = Image.fromarray((truth * 255).astype(np.uint8))
-    if kind == "RGBA":
-        picture = Image.merge("RGBA", [Image.new("L", (40, 24), 90)] * 3 + [picture])
-    picture.convert(kind).save(tmp_path / "first.png")
-    query = load_mask(tmp_path / "first.png", 0.5)
-    np.testing.assert_array_equal(query.mask, truth)
-    assert query.label == "mask first.png at 0.5 s"
-    assert query.checked((40, 24)) is query
-    with pytest.raises(RegionOutsideFrame, match=r"first\.png has 40x24 pixels, the frame 80x48"):
-        query.checked((80, 48))
-
-
-def test_masks_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(MaskUnreadable, match=r"mask .*none\.png: no such file"):
-        load_mask(tmp_path / "none.png")
-    (tmp_path / "words.png").write_text("no picture")
-    with pytest.raises(MaskUnreadable, match=r"words\.png: cannot be read"):
-        load_mask(tmp_path / "words.png")
-    Image.new("L", (8, 8)).save(tmp_path / "black.png")
-    with pytest.raises(MaskUnreadable, match=r"black\.png is black everywhere"):
-        load_mask(tmp_path / "black.png")
 
 
 # ---- example pictures

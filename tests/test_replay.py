@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import pytest
 
 from tests.conftest import Run
@@ -141,19 +139,6 @@ def test_what_cannot_come_out_the_same_is_refused(
     records = rewritten(made / "out.jsonl", tmp_path / "r.jsonl", lambda lines: lines[0]["provenance"].update(change))
     code, _, err = run("replay", records)
     assert code == 85 and said in err and err.count("\n") == 1
-
-
-def test_a_mask_is_asked_for_again(run: Run, clip: Path, tmp_path: Path) -> None:
-    mask, records = tmp_path / "mask.png", tmp_path / "r.jsonl"
-    shape = np.zeros((192, 256, 3), np.uint8)
-    shape[60:108, 40:88] = 255
-    cv2.imwrite(str(mask), shape)
-    assert run("process", clip, "--region", mask, "--patches", records, *FAST)[0] == 0
-    assert lines_of(records)[1]["query_scores"][0] > 0.7
-    assert run("replay", records)[0] == 0
-    cv2.imwrite(str(mask), shape[::2, ::2])
-    code, _, err = run("process", clip, "--region", mask, "--patches", records, "--force", *FAST)
-    assert code == 31 and "mask.png has 128x96 pixels, the frame 256x192" in err and err.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, SourceNotFound
 from arr_stream.outputs import records_of
 from arr_stream.records.json_lines import Digest, read_records, records_digest
-from arr_stream.records.provenance import AskedExample, AskedMask, AskedRegion, AskedText, Question
+from arr_stream.records.provenance import AskedExample, AskedRegion, AskedText, Question
 from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.run import run as run_stream
 from arr_stream.stream import Models
@@ -52,9 +52,6 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("asked")
     Image.fromarray(moving_square(1)[0].rgb[60:108, 40:88]).save(folder / "example.png")
     samples = "".join(f"{time / 60:.4f},{0.2 + time / 100:.3f},0.4\n" for time in range(40))
-    mask = np.zeros((192, 256), np.uint8)
-    mask[60:108, 40:88] = 255
-    Image.fromarray(mask).save(folder / "mask.png")
     (folder / "gaze.csv").write_text("pts_seconds,x,y\n" + samples)
     return folder
 
@@ -167,7 +164,7 @@ class TestProvenance:
     def test_it_names_input_range_questions_and_versions(self, clip: Path, asked: Path, tmp_path: Path) -> None:
         path = recorded(
             tmp_path / "r.jsonl", clip, query=["red", "a sign that says rtsp://me:secret@host/x"],
-            region=(40, 60, 48, 48), region_at_seconds=0.1, mask=asked / "mask.png", example=asked / "example.png",
+            region=(40, 60, 48, 48), region_at_seconds=0.1, example=asked / "example.png",
             gaze_csv=asked / "gaze.csv", start_seconds=0.1, end_seconds=0.3, stride=2, max_frames=9,
         )  # fmt: skip
         told = read_records(path)[0].provenance
@@ -177,12 +174,10 @@ class TestProvenance:
         assert told.source.sha256 == hashlib.sha256(data).hexdigest()
         reading = told.reading
         assert (reading.start_seconds, reading.end_seconds, reading.stride, reading.max_frames) == (0.1, 0.3, 2, 9)
-        text, secret, region, mask, example = told.queries
+        text, secret, region, example = told.queries
         assert isinstance(text, AskedText) and text.text == "red"
         assert isinstance(secret, AskedText) and "secret" not in path.read_text()
         assert isinstance(region, AskedRegion) and (region.xywh, region.at_seconds) == ((40, 60, 48, 48), 0.1)
-        assert isinstance(mask, AskedMask) and mask.at_seconds == 0.1
-        assert mask.picture.sha256 == hashlib.sha256((asked / "mask.png").read_bytes()).hexdigest()
         assert isinstance(example, AskedExample)
         picture = (asked / "example.png").read_bytes()
         assert example.picture.sha256 == hashlib.sha256(picture).hexdigest()

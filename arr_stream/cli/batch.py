@@ -99,7 +99,7 @@ def batch(
 
     from arr_stream.batch.inputs import describe_passed_over, expand
     from arr_stream.batch.job import JobOptions
-    from arr_stream.relevance.query import MaskQuery, make_queries
+    from arr_stream.relevance.query import make_queries
 
     asked = JobOptions(
         folder=str(output.absolute()),
@@ -116,8 +116,7 @@ def batch(
     )
     if not inputs:
         raise SourceNotFound("no input was given", remedy="give files, folders, globs, or @LIST")
-    if any(isinstance(each, MaskQuery) for each in make_queries(asked.queries, region, example)):
-        raise InvalidSetting(f"--region {region}: a picture fits one video", remedy="give a box x,y,w,h")
+    make_queries(asked.queries, region, example)  # refuses malformed ones before the first job
     if video:
         from arr_stream.draw.views import check_view
 

@@ -29,12 +29,7 @@ def option(help: str, panel: str, *names: str, **more: Any) -> Any:
 Source = Annotated[str, typer.Argument(help="A video file, a folder or glob of pictures, or an animated GIF.")]
 
 Query = Annotated[list[str] | None, option("Text query; repeatable.", LOOK, "--query", "-q")]
-Region = Annotated[
-    str | None,
-    option(
-        "Box x,y,w,h in pixels, or a picture, white where the object is; @SECONDS after it: of a later frame.", LOOK
-    ),
-]
+Region = Annotated[str | None, option("Box x,y,w,h in pixels; @SECONDS after it: of a later frame.", LOOK)]
 Example = Annotated[Path | None, option("Picture of the object to find.", LOOK)]
 Budget = Annotated[str | None, option("Tokens a frame, or a share of the grid such as 10%.", LOOK)]
 

@@ -73,18 +73,12 @@ class AskedRegion(_Part):
     at_seconds: float = 0.0
 
 
-class AskedMask(_Part):
-    kind: Literal["mask"] = "mask"
-    picture: FileIdentity
-    at_seconds: float = 0.0
-
-
 class AskedExample(_Part):
     kind: Literal["example"] = "example"
     picture: FileIdentity
 
 
-Asked = Annotated[AskedText | AskedRegion | AskedMask | AskedExample, Field(discriminator="kind")]
+Asked = Annotated[AskedText | AskedRegion | AskedExample, Field(discriminator="kind")]
 
 
 class Question(_Part):
@@ -197,16 +191,13 @@ def _sha256(path: Path, size_bytes: int, modified_ns: int, inode: int) -> str:
 
 
 def _asked(query: Query) -> Asked:
-    from arr_stream.relevance.query import ExampleQuery, MaskQuery, RegionQuery
+    from arr_stream.relevance.query import ExampleQuery, RegionQuery
 
     if isinstance(query, RegionQuery):
         return AskedRegion(xywh=query.xywh, at_seconds=query.at_seconds)
-    if isinstance(query, ExampleQuery | MaskQuery):
+    if isinstance(query, ExampleQuery):
         on_disk = query.path.is_file()
-        picture = file_identity(query.path) if on_disk else FileIdentity(path=str(query.path))
-        if isinstance(query, MaskQuery):
-            return AskedMask(picture=picture, at_seconds=query.at_seconds)
-        return AskedExample(picture=picture)
+        return AskedExample(picture=file_identity(query.path) if on_disk else FileIdentity(path=str(query.path)))
     return AskedText(text=redact_url(query.text))
 
 

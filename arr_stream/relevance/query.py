@@ -1,4 +1,4 @@
-"""Queries of the user: a text, a region of a frame, an object's mask on it, or an example picture.
+"""Queries of the user: a text, a region of a frame, or an example picture.
 
     query = parse_text('red car on the left')
     query.notice()   # -> unknown word ...
@@ -24,15 +24,13 @@ from arr_stream.errors import (
     EmptyQuery,
     ExampleUnreadable,
     InvalidSetting,
-    MaskUnreadable,
-    QueryError,
     RegionOutsideFrame,
 )
 from arr_stream.keyframes.objects import REMEDY
 from arr_stream.object_names import ObjectTerm, nearest, object_at
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.lexicon import MotionTerm, Term, WordTerm, understand
-from arr_stream.types import BoolArray, ByteArray
+from arr_stream.types import ByteArray
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -44,7 +42,6 @@ _LONGEST_TEXT = 2000
 _STROKE = "\u0336"
 """Combining long stroke overlay: strikes out the previous character."""
 _REGION_REMEDY = "write x,y,w,h in pixels of the first frame, such as 120,80,64,48"
-_NUMBERS = re.compile(r"(?:nan|inf|[-+\d.,;\s])*")
 _AT_SECONDS = re.compile(r"@(-?\d+\.?\d*)$")
 _QUOTED = re.compile(
     r'"([^"]{1,200})"'
@@ -250,46 +247,6 @@ class RegionQuery(_Shown):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MaskQuery(_Shown):
-    """Mask of an object.
-
-    Args:
-        path: Where it was read from.
-        mask: `[H, W]` bool, in source pixels.
-        at_seconds: Presentation time of the frame that it belongs to.
-    """
-
-    path: Path
-    mask: BoolArray
-    at_seconds: float = 0.0
-
-    @property
-    def label(self) -> str:
-        return f"mask {self.path.name}{_at(self.at_seconds)}"
-
-    def checked(self, size_wh: tuple[int, int]) -> MaskQuery:
-        """Itself.
-
-        Raises:
-            RegionOutsideFrame: It is not of the frame's size.
-        """
-        height, width = self.mask.shape
-        if (width, height) != size_wh:
-            raise RegionOutsideFrame(
-                f"mask {self.path} has {width}x{height} pixels, the frame {size_wh[0]}x{size_wh[1]}",
-                remedy="give a mask of the frame's size",
-            )
-        return self
-
-    def resized(self, before_wh: tuple[int, int], size_wh: tuple[int, int]) -> MaskQuery:
-        """The same part of frames of another size."""
-        rows, columns = (
-            np.arange(size) * before // size for size, before in zip(size_wh[::-1], self.mask.shape, strict=True)
-        )
-        return replace(self, mask=self.mask[rows][:, columns])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ExampleQuery(_Shown):
     """Picture of the object.
 
@@ -306,16 +263,14 @@ class ExampleQuery(_Shown):
         return f"example {self.path.name}"
 
 
-Query = TextQuery | RegionQuery | MaskQuery | ExampleQuery
+Query = TextQuery | RegionQuery | ExampleQuery
 
 
 def resized_queries(
     queries: Sequence[Query], before_wh: tuple[int, int], size_wh: tuple[int, int]
 ) -> tuple[Query, ...]:
-    """Return the queries for frames of another size: regions and masks keep their place in the picture."""
-    return tuple(
-        query.resized(before_wh, size_wh) if isinstance(query, RegionQuery | MaskQuery) else query for query in queries
-    )
+    """Return the queries for frames of another size: regions keep their place in the picture."""
+    return tuple(query.resized(before_wh, size_wh) if isinstance(query, RegionQuery) else query for query in queries)
 
 
 def parse_text(text: str) -> TextQuery:
@@ -369,27 +324,13 @@ def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQ
         ExampleUnreadable: Missing, not a picture, damaged, too large or wholly transparent.
     """
     path = Path(path)
-    rgba = _read_rgba(path, max_pixels, "example", ExampleUnreadable)
+    rgba = _read_rgba(path, max_pixels)
     if not rgba[..., 3].any():
         raise ExampleUnreadable(f"example {path} is wholly transparent", remedy="give a picture with visible pixels")
     return ExampleQuery(path, _flatten(rgba))
 
 
-def load_mask(path: str | Path, at_seconds: float = 0.0, *, max_pixels: int = 100_000_000) -> MaskQuery:
-    """Load an object's mask: a picture that is neither black nor transparent on the object.
-
-    Raises:
-        MaskUnreadable: Missing, not a picture, damaged, too large, or black everywhere.
-    """
-    path = Path(path)
-    rgba = _read_rgba(path, max_pixels, "mask", MaskUnreadable)
-    mask = (rgba[..., :3] > 0).any(axis=2) & (rgba[..., 3] > 0)
-    if not mask.any():
-        raise MaskUnreadable(f"mask {path} is black everywhere", remedy="paint white where the object is")
-    return MaskQuery(path, mask, at_seconds)
-
-
-def _read_rgba(path: Path, max_pixels: int, what: str, error: type[QueryError]) -> ByteArray:
+def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
     """Return `[H, W, 4]` uint8, upright."""
     from PIL import Image
 
@@ -400,17 +341,17 @@ def _read_rgba(path: Path, max_pixels: int, what: str, error: type[QueryError]) 
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path, formats=EXAMPLE_FORMATS) as image:
                 if image.width * image.height > max_pixels:
-                    raise error(
-                        f"{what} {path} has {image.width}x{image.height} pixels, the limit is {max_pixels}",
+                    raise ExampleUnreadable(
+                        f"example {path} has {image.width}x{image.height} pixels, the limit is {max_pixels}",
                         remedy="crop it to the object",
                     )
                 return _upright_rgba(image)
-    except error:
+    except ExampleUnreadable:
         raise
     except FileNotFoundError as exc:
-        raise error(f"{what} {path}: no such file", remedy=remedy) from exc
+        raise ExampleUnreadable(f"example {path}: no such file", remedy=remedy) from exc
     except Exception as exc:  # Pillow's decoders raise almost anything on damaged files, TypeError and KeyError too.
-        raise error(f"{what} {path}: cannot be read as a picture: {exc}", remedy=remedy) from exc
+        raise ExampleUnreadable(f"example {path}: cannot be read as a picture: {exc}", remedy=remedy) from exc
 
 
 def make_queries(texts: Sequence[str], region: str | None = None, example: str | Path | None = None) -> list[Query]:
@@ -418,18 +359,18 @@ def make_queries(texts: Sequence[str], region: str | None = None, example: str |
 
     Args:
         texts: Text queries.
-        region: Box `x,y,w,h`, or the path of a mask; `@SECONDS` at its end names the time of its frame.
+        region: Box `x,y,w,h`; `@SECONDS` at its end names the time of its frame.
         example: Path of an example picture.
 
     Raises:
-        QueryError: A text is empty, or a box or a picture cannot be read.
+        QueryError: A text is empty, or a picture cannot be read.
+        InvalidSetting: A malformed region.
     """
     queries: list[Query] = [parse_text(text) for text in texts]
     if region is not None:
         time = _AT_SECONDS.search(region)
         place, at_seconds = (region, 0.0) if time is None else (region[: time.start()], float(time[1]))
-        is_box = _NUMBERS.fullmatch(place) is not None
-        queries.append(parse_region(place, at_seconds) if is_box else load_mask(place, at_seconds))
+        queries.append(parse_region(place, at_seconds))
     if example is not None:
         queries.append(load_example(example))
     return queries

@@ -10,7 +10,7 @@ from typing import Any
 from arr_stream.relevance.kinds.base import QueryContext, QueryInput, QueryScorer, QueryTask
 from arr_stream.relevance.kinds.region import Box, ExampleScorer, RegionScorer
 from arr_stream.relevance.kinds.text import TextScorer
-from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
+from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.scorers import Change
 from arr_stream.texture.arrays import Array, namespace, zeros
 from arr_stream.texture.pixels import averaged
@@ -158,7 +158,7 @@ class QueryScorers:
 
     @property
     def region(self) -> Box | None:
-        """Present box of the first region or mask; None without one, or if it is out of sight."""
+        """Present box of the first region; None without one, or if it is out of sight."""
         return next((each.scorer.box for each in self._scored if isinstance(each.scorer, RegionScorer)), None)
 
     def host_views(self, states: Sequence[Any]) -> tuple[Array | None, ...]:
@@ -180,7 +180,7 @@ def _scorer(query: Query, by_model: bool) -> QueryScorer:
     match query:
         case TextQuery():
             return TextScorer(query, by_model)
-        case RegionQuery() | MaskQuery():
+        case RegionQuery():
             return RegionScorer(query)
         case ExampleQuery():
             return ExampleScorer(query)

@@ -1,4 +1,4 @@
-"""Queries by a box or a mask of an object, which is tracked and re-identified, and by an example picture."""
+"""Queries by a box around an object, which is tracked and re-identified, and by an example picture."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from arr_stream.relevance.kinds.base import (
     QueryScorer,
     QueryTask,
 )
-from arr_stream.relevance.query import ExampleQuery, MaskQuery, RegionQuery
+from arr_stream.relevance.query import ExampleQuery, RegionQuery
 from arr_stream.texture.arrays import Array, take
-from arr_stream.texture.pixels import averaged, packed_colours
+from arr_stream.texture.pixels import packed_colours
 from arr_stream.types import FloatArray
 
 _LOOK_EVERY = 3
@@ -53,13 +53,13 @@ class RegionTask:
 
 
 class RegionScorer(QueryScorer):
-    """Scorer of a box, or of an object's mask, tracked through the stream and re-identified after a loss.
+    """Scorer of a box, tracked through the stream and re-identified after a loss.
 
     Args:
-        query: The region or mask; the relevance is 0 before its time.
+        query: The region; the relevance is 0 before its time.
     """
 
-    def __init__(self, query: RegionQuery | MaskQuery) -> None:
+    def __init__(self, query: RegionQuery) -> None:
         self._query = query
         self._learned: Region | None = None
         self._region: Region | None = None
@@ -80,7 +80,7 @@ class RegionScorer(QueryScorer):
         if inputs.frame.pts_seconds + 1e-6 < self._query.at_seconds:
             return RegionTask(None, drawn=False)
         mask = self._mask(inputs.frame.size_wh, inputs.keyframes.reduced_hw(4))
-        self._learned = Region.learned(inputs.quarter, mask, exact=isinstance(self._query, MaskQuery))
+        self._learned = Region.learned(inputs.quarter, mask, exact=False)
         if self._learned.area_px >= LEAST_MASS_PX:
             self._redetector = Redetector(inputs.quarter, self._learned.posterior)
         self._box = _box_around(self._learned.posterior)
@@ -118,11 +118,8 @@ class RegionScorer(QueryScorer):
         Raises:
             RegionOutsideFrame: It does not fit the frame.
         """
-        query, (width, height) = self._query.checked(size_wh), size_wh
-        if isinstance(query, MaskQuery):
-            share: FloatArray = averaged(query.mask.astype(np.float32), hw)
-            return share
-        x, y, w, h = query.xywh
+        x, y, w, h = self._query.checked(size_wh).xywh
+        width, height = size_wh
         mask: FloatArray = np.outer(overlap(hw[0], height, y, y + h), overlap(hw[1], width, x, x + w))
         return mask.astype(np.float32)
 
