@@ -70,7 +70,7 @@ class Anchored:
     """The pipeline's carrying of a region: along the flow, corrected by the region's appearance.
 
     Args:
-        exact: Start from the mask, as a mask query; else from the box, as a region query.
+        exact: Start from the mask; else from the box, as a region query.
     """
 
     def __init__(self, *, exact: bool) -> None:
@@ -184,7 +184,7 @@ def evaluate_carry(
     flow_seconds: list[float] = []
     for footage in sequences:
         progress(footage.name)
-        frames, masks = read_paired(footage)
+        frames, masks = read_paired(footage, boxed=False)
         for interval in intervals:
             running = {name: make() for name, make in trackers.items()}
             for name, (ages, spent) in _run(frames, masks, interval, running).items():

@@ -9,6 +9,7 @@ The same versions of the libraries give the same bytes.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,11 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from arr_stream.evaluation.truth import SceneTruth  # noqa: E402
+from arr_stream.evaluation.footage import tight_box  # noqa: E402
 from benchmarks.scenes.layers import Scene, render, truth_of  # noqa: E402
 from benchmarks.scenes.samples import FPS, SCENES  # noqa: E402
 from benchmarks.scenes.shapes import moving_scene  # noqa: E402
-from benchmarks.scenes.truth import save_truth  # noqa: E402
+from benchmarks.scenes.truth import SceneTruth, save_truth  # noqa: E402
 
 AUDIO_RATE = 44_100
 CRF = 21
@@ -62,13 +63,19 @@ def make_clip(scene: Scene) -> Clip:
     return Clip(scene, np.stack([frame for frame, _ in pairs]), truth_of(scene, labels))
 
 
-def write_clip(clip: Clip, folder: Path) -> tuple[Path, Path]:
-    """Writes `NAME.mp4` and `NAME.truth.npz`; gives both paths."""
+def write_clip(clip: Clip, folder: Path) -> tuple[Path, Path, Path]:
+    """Writes `NAME.mp4`, `NAME.truth.npz` and `NAME.boxes.json`; gives their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    video, truth = folder / f"{clip.scene.name}.mp4", folder / f"{clip.scene.name}.truth.npz"
+    video, truth, boxes = (folder / f"{clip.scene.name}.{kind}" for kind in ("mp4", "truth.npz", "boxes.json"))
     _encode(video, clip.frames, clip.scene.fps, tone=clip.scene.audio)
     save_truth(truth, clip.truth)
-    return video, truth
+    boxes.write_text(json.dumps(first_boxes(clip.truth)) + "\n", encoding="utf-8")
+    return video, truth, boxes
+
+
+def first_boxes(truth: SceneTruth) -> dict[str, tuple[float, float, float, float]]:
+    """The first object's box on each frame that shows it, as `arr-stream eval` and `tune` read it."""
+    return {str(frame): tight_box(mask) for frame, mask in enumerate(truth.masks(1)) if mask.any()}
 
 
 def write_shapes(folder: Path, *, seconds: float = 4.0, scale: float = 1.0) -> Path:

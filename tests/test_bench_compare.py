@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.coverage import oracle, pixels_by_cell, score_cells
+from arr_stream.evaluation.coverage import best_share, pixels_by_cell, score_cells
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Grid, IntArray
 from benchmarks.comparison.compare import compare
@@ -66,7 +66,7 @@ def test_scored_as_coverage_is_scored_everywhere_else(width: int, height: int, s
     fine = level == 0
     assert score.object == pytest.approx(score_cells(mask, xyxy[fine], grid.cell_px)[0], abs=1e-6)
     assert score.context == pytest.approx(score_cells(mask, xyxy, grid.cell_px)[1], abs=1e-6)
-    assert score.object <= oracle(mask, (grid.rows, grid.columns), int(fine.sum())) + 1e-6
+    assert score.object <= best_share(pixels_by_cell(mask, (grid.rows, grid.columns)), int(fine.sum())) + 1e-6
     assert score.tokens == count
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import cv2
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.footage import load_footage, tight_box
-
-SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
+from tests.media import write_video
 
 
 def write_sequence(folder: Path, name: str, masks: list[np.ndarray]) -> None:
@@ -48,15 +46,25 @@ def test_a_folder_in_the_layout_of_davis(tmp_path: Path) -> None:
     assert frames[1].rgb[masks[1]].mean() > 240 > 60 > frames[1].rgb[~masks[1]].mean()
 
 
-def test_clips_with_truth(tmp_path: Path) -> None:
-    for path in SAMPLES.glob("pan_zoom.*"):
-        shutil.copy(path, tmp_path)
+def test_clips_with_boxes(tmp_path: Path) -> None:
+    write_video(tmp_path / "walk.mp4", [np.zeros((64, 96, 3), np.uint8)] * 3)
+    (tmp_path / "walk.boxes.json").write_text('{"0": [1.4, 2, 3, 4], "2": [90, 60, 20, 20]}')
     (clip,) = load_footage(tmp_path)
-    frames, masks = clip.frames(), clip.masks()
-    assert clip.name == "pan_zoom" and len(frames) == len(masks) == 120
-    # The aeroplane is the only blue thing over a brown table.
-    blue = [frame.rgb[mask].mean(axis=0) for frame, mask in zip(frames[::40], masks[::40], strict=True)]
-    assert all(colour[2] > colour[0] + 60 for colour in blue)
+    first, second, third = clip.masks()
+    assert clip.name == "walk" and len(clip.frames()) == 3
+    assert first.sum() == 12 and first[2:6, 1:4].all() and not second.any()
+    assert third.shape == (64, 96) and third.sum() == 6 * 4 and third[60:, 90:].all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{}", '{"0": [1, 2, 3]}', '{"first": [1, 2, 3, 4]}', '{"0": [1, 2, 0, 4]}', '{"0": [1, 2, NaN, 4]}', "{"],
+)
+def test_files_that_are_no_boxes_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.mp4").touch()
+    (tmp_path / "a.boxes.json").write_text(text)
+    with pytest.raises(EvaluationDataError, match=r"a\.boxes\.json.*boxes are"):
+        load_footage(tmp_path)
 
 
 @pytest.mark.parametrize("spoil", ["nothing", "no masks", "too few masks", "no clip"])
@@ -66,7 +74,7 @@ def test_a_folder_that_does_not_fit_is_refused_with_what_was_expected(tmp_path: 
         for path in sorted((tmp_path / "masks" / "a").iterdir())[: 3 if spoil == "no masks" else 1]:
             path.unlink()
     if spoil == "no clip":
-        shutil.copy(SAMPLES / "pan_zoom.truth.npz", tmp_path)
+        (tmp_path / "a.boxes.json").write_text('{"0": [1, 2, 3, 4]}')
     with pytest.raises(EvaluationDataError, match="expected frames/SEQ"):
         load_footage(tmp_path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,8 +14,8 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.truth import load_truth
 from benchmarks.scenes.shapes import moving_scene
+from benchmarks.scenes.truth import load_truth
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "sample_videos"
@@ -91,6 +92,8 @@ def test_committed_clips(name: str) -> None:
         decoded = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
     assert len(decoded) == truth.frames and decoded[0].shape[:2] == truth.labels.shape[1:]
     assert all(truth.masks(i + 1).any() for i in range(len(truth.object_names)))
+    boxes = json.loads((SAMPLES / f"{name}.boxes.json").read_text())
+    assert boxes == {frame: list(box) for frame, box in maker.first_boxes(truth).items()}
     # The committed picture is the one that the maker draws, but for compression.
     drawn = maker.make_clip(maker.make_scene(name, seconds=2 / 30)) if name != "cut" else None
     if drawn is not None:

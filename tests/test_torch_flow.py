@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from arr_stream.evaluation.footage import truth_footage
-from arr_stream.evaluation.truth import load_truth
 from arr_stream.motion.flow import resize_offsets
 from arr_stream.motion.torch_flow import flow_px
+from arr_stream.sources import open_source
+from benchmarks.scenes.truth import load_truth
 from tests.contracts.test_flow import on_device, on_host, texture
 from tests.device_checks import DEVICES, OnDeviceOnly
 
@@ -73,7 +73,9 @@ def test_nothing_waits_for_the_device() -> None:
 def test_generated_clips_no_worse_than_dis() -> None:
     errors: dict[str, list[float]] = {"device": [], "host": []}
     for path in sorted(SAMPLES.glob("*.truth.npz")):
-        truth, frames = load_truth(path), truth_footage(path).frames()
+        truth = load_truth(path)
+        with open_source(path.with_name(path.name.replace(".truth.npz", ".mp4"))) as source:
+            frames = list(source.frames())
         for index in (truth.frames // 4, 3 * truth.frames // 4):
             flow, valid = truth.backward_flow(index)
             for name, measure in (("device", on_device), ("host", on_host)):

@@ -23,7 +23,7 @@ from arr_stream.cli.tune import tune as tune_command
 from arr_stream.config import ScoringSettings, Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting, NoGain, OutputExists, OutputUnwritable
 from arr_stream.evaluation.coverage import object_shares, score_cells
-from arr_stream.evaluation.footage import Footage, load_footage
+from arr_stream.evaluation.footage import Footage
 from arr_stream.relevance.scorers import CHANNEL_NAMES, Change, Sample
 from arr_stream.tuning.fitting import NAMES, Parameters, fit, hard_coverage, hard_topk, soft_coverage, soft_topk
 from arr_stream.tuning.recording import FrameTable, Kind, run
@@ -224,56 +224,19 @@ def test_footage_with_too_few_masks_is_named_before_anything_runs(place: int, se
         tune(walks, BLIND, replace(OPTIONS, kinds=("nothing", "region")), refused)
 
 
-# --- boxes
-
-
-def _write(folder: Path, footage: Footage, *, masks: bool = True) -> None:
-    """In the layout of DAVIS, with masks or with boxes."""
-    (folder / "frames" / footage.name).mkdir(parents=True)
-    boxes = {}
-    for frame, mask in zip(footage.frames(), footage.masks(), strict=True):
-        name = f"{frame.index:05}"
-        cv2.imwrite(str(folder / "frames" / footage.name / f"{name}.jpg"), frame.rgb[..., ::-1])
-        rows, columns = np.nonzero(mask)
-        x, y = int(columns.min()), int(rows.min())
-        boxes[str(frame.index)] = [x, y, int(columns.max()) + 1 - x, int(rows.max()) + 1 - y]
-        if masks:
-            (folder / "masks" / footage.name).mkdir(parents=True, exist_ok=True)
-            cv2.imwrite(str(folder / "masks" / footage.name / f"{name}.png"), mask.astype(np.uint8) * 255)
-    if not masks:
-        (folder / "boxes").mkdir(exist_ok=True)
-        (folder / "boxes" / f"{footage.name}.json").write_text(json.dumps(boxes))
-
-
-def test_boxes_are_masks_of_their_rectangles(tmp_path: Path) -> None:
-    walk = _walks()[0]
-    _write(tmp_path, walk, masks=False)
-    (found,) = load_footage(tmp_path)
-    assert all(np.array_equal(a, b) for a, b in zip(found.masks(), walk.masks(), strict=True))
-    path = tmp_path / "boxes" / f"{walk.name}.json"
-    path.write_text(json.dumps({"0": [1.4, 2, 3, 4]}))
-    first, second, *_ = load_footage(tmp_path)[0].masks()
-    assert first.sum() == 12 and first[2:6, 1:4].all() and not second.any()
-    _write(tmp_path, _walks()[1])
-    assert [each.name for each in load_footage(tmp_path)] == ["walk0", "walk1"], "one with boxes, one with masks"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["[]", "{}", '{"0": [1, 2, 3]}', '{"first": [1, 2, 3, 4]}', '{"0": [1, 2, 0, 4]}', '{"0": [1, 2, NaN, 4]}', "{"],
-)
-def test_files_that_are_no_boxes_are_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "frames" / "a").mkdir(parents=True)
-    (tmp_path / "boxes").mkdir()
-    (tmp_path / "boxes" / "a.json").write_text(text)
-    with pytest.raises(EvaluationDataError, match=r"a\.json.*boxes are"):
-        load_footage(tmp_path)
-
-
 # --- the command
 
 app = typer.Typer()
 app.command()(tune_command)
+
+
+def _write(folder: Path, footage: Footage) -> None:
+    """In the layout of DAVIS."""
+    for part in ("frames", "masks"):
+        (folder / part / footage.name).mkdir(parents=True)
+    for frame, mask in zip(footage.frames(), footage.masks(), strict=True):
+        cv2.imwrite(str(folder / "frames" / footage.name / f"{frame.index:05}.jpg"), frame.rgb[..., ::-1])
+        cv2.imwrite(str(folder / "masks" / footage.name / f"{frame.index:05}.png"), mask.astype(np.uint8) * 255)
 
 
 _QUICK_COMMAND = ["--ask", "nothing", "--rounds", "1"]

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from arr_stream.evaluation.tables import Report, ResultTable
 
 Sequences = Annotated[
-    Path,
-    typer.Argument(help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth or box files."),
+    Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or with clips and NAME.boxes.json beside them.")
 ]
 Preset = Annotated[Path | None, typer.Option("--preset", help="Settings from a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arr_stream.cli.console import counting, interrupted, out, say
-from arr_stream.cli.measuring import Json, Overrides, Preset, cpu_settings, show_tables
+from arr_stream.cli.measuring import Json, Overrides, Preset, Sequences, cpu_settings, show_tables
 from arr_stream.errors import EvaluationDataError, NoGain
 
 if TYPE_CHECKING:
@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 def tune(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth or box files."
-        ),
-    ],
+    data: Sequences,
     output: Annotated[
         Path | None, typer.Option("-o", "--out", help="Preset to write (TOML), if the weights prove better.")
     ] = None,

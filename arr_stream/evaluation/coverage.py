@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.footage import Footage, check_mask, check_visible, tight_box
+from arr_stream.evaluation.footage import Footage, read_paired, tight_box
 from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import BoolArray, FloatArray, Grid, IntArray
@@ -21,24 +19,22 @@ from arr_stream.types import BoolArray, FloatArray, Grid, IntArray
 OpenPatches = Callable[[Footage, tuple[float, float, float, float], int | str], Iterable[PatchSet]]
 """Function from a sequence, a region and a budget to the patch set of every frame."""
 
-METHODS = ("arr-stream", "oracle")
-
 
 @dataclass(frozen=True, slots=True)
 class CoverageRow:
-    """One method on one sequence at one budget, means over its frames.
+    """One sequence at one budget, means over its frames.
 
     Args:
         budget: Tokens a frame, or a share of the grid such as `10%`.
-        coverage: Share of the object's pixels inside fine cells.
+        coverage, oracle: Share of the object's pixels inside the chosen fine cells, and inside the best ones.
         context: Share of the frame inside any cell.
         tokens: Cells a frame.
     """
 
-    method: str
     sequence: str
     budget: int | str
     coverage: float
+    oracle: float
     context: float
     tokens: float
 
@@ -47,34 +43,35 @@ class CoverageRow:
 class CoverageReport(Report):
     """All rows of an evaluation."""
 
-    rows: tuple[CoverageRow, ...]
+    sequences: tuple[CoverageRow, ...]
 
-    def mean(self, method: str, budget: int | str) -> float:
-        """Return the mean coverage over sequences."""
-        return float(np.mean([r.coverage for r in self.rows if r.method == method and r.budget == budget]))
-
-    @property
-    def budgets(self) -> list[int | str]:
-        return list(dict.fromkeys(row.budget for row in self.rows))
+    def means(self) -> dict[int | str, dict[str, float]]:
+        """Return the mean coverage over sequences at each budget, by `arr-stream` and `oracle`."""
+        found = {}
+        for budget in dict.fromkeys(row.budget for row in self.sequences):
+            rows = [(row.coverage, row.oracle) for row in self.sequences if row.budget == budget]
+            found[budget] = dict(zip(("arr-stream", "oracle"), np.mean(rows, axis=0).tolist(), strict=True))
+        return found
 
     @property
     def tables(self) -> tuple[ResultTable, ...]:
-        sequences = {row.sequence for row in self.rows}
+        means = self.means()
+        headings = (f"{budget} tokens".replace("% ", "% of the ") for budget in means)
+        names = {row.sequence for row in self.sequences}
         return (
             ResultTable(
-                f"Mean coverage of the object, {len(sequences)} sequences",
-                ("choice", *(f"{budget} tokens".replace("% ", "% of the ") for budget in self.budgets)),
-                tuple((method, *(self.mean(method, budget) for budget in self.budgets)) for method in METHODS),
+                f"Mean coverage of the object, {len(names)} sequences",
+                ("choice", *headings),
+                tuple((method, *(mean[method] for mean in means.values())) for method in ("arr-stream", "oracle")),
             ),
         )
 
     def facts(self) -> Mapping[str, Any]:
-        means = {budget: {method: self.mean(method, budget) for method in METHODS} for budget in self.budgets}
-        return {"mean_coverage": means, "sequences": self.rows}
+        return {"mean_coverage": self.means(), "sequences": self.sequences}
 
 
 def evaluate_coverage(
-    sequences: Sequence[Footage],
+    footage: Sequence[Footage],
     budgets: Sequence[int | str],
     open_patches: OpenPatches,
     progress: Callable[[str], None] = lambda _: None,
@@ -82,7 +79,7 @@ def evaluate_coverage(
     """Score region queries on every sequence, beside the best possible choice.
 
     Args:
-        sequences: Footage with masks.
+        footage: With masks.
         budgets: Tokens a frame, or shares of the grid.
         open_patches: The method to evaluate.
         progress: Called with the name of the next sequence.
@@ -90,42 +87,20 @@ def evaluate_coverage(
     Raises:
         EvaluationDataError: Masks that do not fit the frames, or an object that is not visible.
     """
-    rows: list[CoverageRow] = []
-    for footage in sequences:
-        progress(footage.name)
-        masks = footage.masks()
-        check_visible(footage, masks)
-        region = tight_box(masks[0])
+    rows = []
+    for each in footage:
+        progress(each.name)
+        _, masks = read_paired(each)
         for budget in budgets:
-            rows += _score_sequence(footage, masks, region, budget, open_patches)
+            scores = []
+            for patches in open_patches(each, tight_box(masks[0]), budget):
+                mask = masks[patches.index]
+                if patches.index and mask.any():
+                    coverage, context = score_cells(mask, patches.cells_xyxy, patches.grid.cell_px)
+                    best = best_share(pixels_by_cell(mask, (patches.grid.rows, patches.grid.columns)), patches.tokens)
+                    scores.append((coverage, best, context, patches.tokens))
+            rows.append(CoverageRow(each.name, budget, *np.mean(scores, axis=0).tolist()))
     return CoverageReport(tuple(rows))
-
-
-def _score_sequence(
-    footage: Footage,
-    masks: Sequence[BoolArray],
-    region: tuple[float, float, float, float],
-    budget: int | str,
-    open_patches: OpenPatches,
-) -> list[CoverageRow]:
-    scores: dict[str, list[tuple[float, float, float]]] = {method: [] for method in METHODS}
-    for index, (patches, mask) in enumerate(zip_longest(open_patches(footage, region, budget), masks)):
-        if patches is None or mask is None:
-            absent = "frame" if patches is None else "mask"
-            raise EvaluationDataError(
-                f"{footage.name}: no {absent} of index {index} beside {len(masks)} masks",
-                remedy="every frame needs one mask",
-            )
-        grid = patches.grid
-        check_mask(footage, index, mask, grid.size_wh)
-        if index == 0 or not mask.any():
-            continue
-        scores["arr-stream"].append((*score_cells(mask, patches.cells_xyxy, grid.cell_px), patches.tokens))
-        scores["oracle"].append((oracle(mask, (grid.rows, grid.columns), patches.tokens), 0.0, patches.tokens))
-    return [
-        CoverageRow(method, footage.name, budget, *np.mean(values, axis=0).tolist())
-        for method, values in scores.items()
-    ]
 
 
 def score_cells(mask: BoolArray, cells_xyxy: FloatArray, fine_cell_px: tuple[float, float]) -> tuple[float, float]:
@@ -151,11 +126,6 @@ def _share(mask: BoolArray, cells_xyxy: FloatArray) -> float:
     for x0, y0, x1, y1 in np.rint(cells_xyxy).astype(int):
         hit[max(0, y0) : y1, max(0, x0) : x1] = True
     return float((mask & hit).sum() / mask.sum())
-
-
-def oracle(mask: BoolArray, grid_hw: tuple[int, int], tokens: int) -> float:
-    """Return the coverage of the best fine cells, chosen with knowledge of the mask."""
-    return best_share(pixels_by_cell(mask, grid_hw), tokens)
 
 
 def best_share(pixels: IntArray, tokens: int) -> float:

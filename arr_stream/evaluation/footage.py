@@ -1,9 +1,7 @@
 """Footage with a mask of one object on each frame: a folder in the layout of DAVIS, or clips with a file beside them.
 
     DATA/frames/SEQ/00000.jpg ...      DATA/masks/SEQ/00000.png ...      (object > 0)
-                                       DATA/boxes/SEQ.json
-    DATA/NAME.mp4                      DATA/NAME.truth.npz               (as `scripts/make_sample_videos.py` writes)
-                                       DATA/NAME.boxes.json
+    DATA/NAME.mp4                      DATA/NAME.boxes.json
 
 Boxes are masks of their rectangles, `{"0": [x, y, w, h], ...}` in pixels by frame index; the object is not visible on
 frames without an entry.
@@ -11,7 +9,7 @@ frames without an entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -25,10 +23,7 @@ from arr_stream.types import BoolArray, Frame
 Box = tuple[float, float, float, float]
 """Left, top, width and height in pixels."""
 
-_LAYOUT = (
-    "expected frames/SEQ/*.jpg with masks/SEQ/*.png or boxes/SEQ.json, or NAME.mp4 with NAME.truth.npz or "
-    "NAME.boxes.json"
-)
+_LAYOUT = "expected frames/SEQ/*.jpg with masks/SEQ/*.png, or NAME.mp4 with NAME.boxes.json"
 _Side = Annotated[FiniteFloat, Field(gt=0)]
 _BOXES = TypeAdapter(
     Annotated[dict[NonNegativeInt, tuple[FiniteFloat, FiniteFloat, _Side, _Side]], Field(min_length=1)]
@@ -59,21 +54,16 @@ def load_footage(folder: Path) -> list[Footage]:
         EvaluationDataError: The folder has no footage, a malformed file, or frames without as many masks.
     """
     if (folder / "frames").is_dir():
-        found = [_of_pictures(folder, path) for path in sorted((folder / "frames").iterdir()) if path.is_dir()]
+        found = [_masked(path, folder / "masks") for path in sorted((folder / "frames").iterdir()) if path.is_dir()]
     else:
-        boxes = [boxed_footage(path, _clip_of(path, ".boxes.json")) for path in folder.glob("*.boxes.json")]
-        found = sorted([*boxes, *map(truth_footage, folder.glob("*.truth.npz"))], key=lambda each: each.name)
+        found = [_boxed(path) for path in sorted(folder.glob("*.boxes.json"))]
     if not found:
         raise EvaluationDataError(f"{folder}: no footage", remedy=_LAYOUT)
     return found
 
 
-def _of_pictures(folder: Path, path: Path) -> Footage:
-    boxes = folder / "boxes" / f"{path.name}.json"
-    if boxes.is_file():
-        return boxed_footage(boxes, path)
-    pictures = sorted(path.glob("*.jpg"))
-    masks = sorted((folder / "masks" / path.name).glob("*.png"))
+def _masked(path: Path, masks_folder: Path) -> Footage:
+    pictures, masks = sorted(path.glob("*.jpg")), sorted((masks_folder / path.name).glob("*.png"))
     if not pictures or len(pictures) != len(masks):
         raise EvaluationDataError(
             f"{path}: {len(pictures)} pictures and {len(masks)} masks", remedy=f"{_LAYOUT}, as many masks as pictures"
@@ -81,24 +71,11 @@ def _of_pictures(folder: Path, path: Path) -> Footage:
     return Footage(path.name, path, lambda: _read_frames(path), lambda: [_read_mask(mask) for mask in masks])
 
 
-def truth_footage(path: Path) -> Footage:
-    """Return a generated clip with the mask of its first object.
-
-    Raises:
-        EvaluationDataError: The clip is not beside its truth.
-    """
-    from arr_stream.evaluation.truth import load_truth
-
-    clip = _clip_of(path, ".truth.npz")
-    return Footage(clip.stem, clip, lambda: _read_frames(clip), lambda: list(load_truth(path).masks(1)))
-
-
-def boxed_footage(path: Path, source: Path) -> Footage:
-    """Return footage with the boxes of a file.
-
-    Raises:
-        EvaluationDataError: The file is not readable, or does not hold boxes by frame.
-    """
+def _boxed(path: Path) -> Footage:
+    name = path.name.removesuffix(".boxes.json")
+    clip = path.with_name(f"{name}.mp4")
+    if not clip.is_file():
+        raise EvaluationDataError(f"{path}: no {clip.name} beside it", remedy=_LAYOUT)
     try:
         boxes = _BOXES.validate_json(path.read_bytes())
     except (OSError, ValidationError) as exc:
@@ -108,17 +85,9 @@ def boxed_footage(path: Path, source: Path) -> Footage:
         ) from exc
 
     def masks() -> list[BoolArray]:
-        return [_filled(boxes.get(frame.index), frame.size_wh) for frame in _read_frames(source)]
+        return [_filled(boxes.get(frame.index), frame.size_wh) for frame in _read_frames(clip)]
 
-    name = path.name.removesuffix(".json").removesuffix(".boxes")
-    return Footage(name, source, lambda: _read_frames(source), masks)
-
-
-def _clip_of(path: Path, suffix: str) -> Path:
-    clip = path.with_name(path.name.removesuffix(suffix) + ".mp4")
-    if not clip.is_file():
-        raise EvaluationDataError(f"{path}: no {clip.name} beside it", remedy=_LAYOUT)
-    return clip
+    return Footage(name, clip, lambda: _read_frames(clip), masks)
 
 
 def _filled(box: Box | None, size_wh: tuple[int, int]) -> BoolArray:
@@ -129,46 +98,34 @@ def _filled(box: Box | None, size_wh: tuple[int, int]) -> BoolArray:
     return mask
 
 
-def check_mask(footage: Footage, index: int, mask: BoolArray, size_wh: tuple[int, int]) -> None:
-    """Check that a mask has the size of its frame.
-
-    Raises:
-        EvaluationDataError: A mask of another size than its frame.
-    """
-    if mask.shape[::-1] != size_wh:
-        width, height = mask.shape[::-1]
-        raise EvaluationDataError(
-            f"{footage.name}: mask {index} has {width}x{height} px, its frame {size_wh[0]}x{size_wh[1]}",
-            remedy="masks must have the size of their frames",
-        )
-
-
-def check_visible(footage: Footage, masks: Sequence[BoolArray], *, boxed: bool = True) -> None:
-    """Check that the object is on a later frame, and, for a query by its box (`boxed`), on the first frame.
-
-    Raises:
-        EvaluationDataError: The object is not on a later frame, or not on the first.
-    """
-    if (boxed and not masks[0].any()) or not any(mask.any() for mask in masks[1:]):
-        raise EvaluationDataError(
-            f"{footage.name}: the object is not on {'the first frame and ' if boxed else ''}a later one",
-            remedy="start where it is visible",
-        )
-
-
-def read_paired(footage: Footage) -> tuple[list[Frame], list[BoolArray]]:
+def read_paired(footage: Footage, *, boxed: bool = True) -> tuple[list[Frame], list[BoolArray]]:
     """Return all frames and their masks.
 
+    Args:
+        footage: What to read.
+        boxed: The query is the box of the first mask, so the object must be on the first frame.
+
     Raises:
-        EvaluationDataError: Not one mask a frame, or one of another size.
+        EvaluationDataError: Not one mask a frame, one of another size, or the object is not on a later frame or, with
+            `boxed`, not on the first.
     """
     frames, masks = footage.frames(), footage.masks()
     if len(frames) != len(masks):
         raise EvaluationDataError(
             f"{footage.name}: {len(masks)} masks for {len(frames)} frames", remedy="every frame needs one mask"
         )
-    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
-        check_mask(footage, index, mask, frame.size_wh)
+    for frame, mask in zip(frames, masks, strict=True):
+        (width, height), (rows, columns) = frame.size_wh, mask.shape
+        if (columns, rows) != (width, height):
+            raise EvaluationDataError(
+                f"{footage.name}: mask {frame.index} has {columns}x{rows} px, its frame {width}x{height}",
+                remedy="masks must have the size of their frames",
+            )
+    if (boxed and not masks[0].any()) or not any(mask.any() for mask in masks[1:]):
+        raise EvaluationDataError(
+            f"{footage.name}: the object is not on {'the first frame and ' if boxed else ''}a later one",
+            remedy="start where it is visible",
+        )
     return frames, masks
 
 
@@ -189,13 +146,7 @@ def _read_mask(path: Path) -> BoolArray:
 
 
 def tight_box(mask: BoolArray) -> Box:
-    """Return `x, y, w, h` of the smallest box around a mask.
-
-    Raises:
-        EvaluationDataError: The mask is empty.
-    """
+    """Return `x, y, w, h` of the smallest box around a mask, which is not empty."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if not len(rows):
-        raise EvaluationDataError("the first mask is empty", remedy="start where the object is visible")
     x, y = float(columns[0]), float(rows[0])
     return x, y, float(columns[-1]) + 1 - x, float(rows[-1]) + 1 - y

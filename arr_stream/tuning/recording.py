@@ -17,7 +17,7 @@ from torch import Tensor
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.coverage import object_shares, score_cells
-from arr_stream.evaluation.footage import Footage, check_visible, read_paired, tight_box
+from arr_stream.evaluation.footage import Footage, read_paired, tight_box
 from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, RegionQuery
@@ -112,8 +112,7 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     Raises:
         EvaluationDataError: The masks do not fit the frames, or the object for the query is not visible.
     """
-    frames, masks = read_paired(footage)
-    check_visible(footage, masks, boxed=kind == "region")
+    frames, masks = read_paired(footage, boxed=kind == "region")
     models = Models.load(settings)
     queries: list[Query] = [RegionQuery(tight_box(masks[0]))] if kind == "region" else []
     keyframes = InStepKeyframes(models.generator)

@@ -31,7 +31,7 @@ from arr_stream.evaluation.footage import load_footage
 from arr_stream.sources import Source, open_source
 from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
 from benchmarks.scenes.camera import Camera, Homography, camera_homography, homography_flow
-from benchmarks.scenes.truth import placed_words
+from benchmarks.scenes.truth import load_truth
 
 FootageKind = Literal["davis", "samples", "generated", "photos", "fixed", "moving", "webcam", "tracks"]
 KINDS: tuple[FootageKind, ...] = get_args(FootageKind)
@@ -121,8 +121,6 @@ def sample_footage(folder: Path, max_frames: int | None = None) -> list[Footage]
 
 
 def _sample(path: Path, max_frames: int | None) -> Footage:
-    from arr_stream.evaluation.truth import load_truth
-
     name = path.name.removesuffix(".truth.npz")
     clip = path.with_name(f"{name}.mp4")
     if not clip.is_file():
@@ -133,15 +131,12 @@ def _sample(path: Path, max_frames: int | None) -> Footage:
 
 def _sample_truths(path: Path, max_frames: int | None) -> Callable[[], Iterator[Truth]]:
     def read() -> Iterator[Truth]:
-        from arr_stream.evaluation.truth import load_truth
-
         truth = load_truth(path)
-        words = placed_words(truth)
         for index in range(min(truth.frames, max_frames or truth.frames)):
             objects = truth.object_map(index)
             things = tuple(np.asarray(objects == number) for number in range(1, len(truth.object_names) + 1))
             flow = truth.backward_flow(index)[0] if index else None
-            text = written(truth.labels[index].shape, [w.polygons_xy[index] for w in words], things)
+            text = written(truth.labels[index].shape, truth.word_polygons(index), things)
             yield Truth(things[0], things, None, text if truth.words else None, flow)
 
     return read

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.evaluation.truth import SceneTruth, TruthWord
+from benchmarks.scenes.truth import SceneTruth, TruthWord
 
 Floats = npt.NDArray[np.float32]
 Matrix = npt.NDArray[np.float64]

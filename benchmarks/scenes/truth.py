@@ -1,4 +1,9 @@
-"""Ground truth of generated scenes: its file is written, and the places of its words are computed."""
+"""Exact ground truth of a generated clip: the layer of each pixel, and its position in the previous frame.
+
+A generated scene is a stack of flat layers. The file holds, for each pixel of each frame, the visible layer, and for
+each layer and frame the affine map from the layer's own pixels to the frame's. Masks and backward flow of any frame
+follow without estimation.
+"""
 
 from __future__ import annotations
 
@@ -6,68 +11,126 @@ import json
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.evaluation.truth import VERSION, DoubleArray, SceneTruth, TruthWord
-from arr_stream.types import BoolArray
+from arr_stream.errors import EvaluationDataError
+from arr_stream.types import BoolArray, ByteArray, FloatArray
+
+DoubleArray = npt.NDArray[np.float64]
+
+VERSION = 1
+"""Supported version of the truth files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlacedWord:
-    """Place of a word in every frame.
+class TruthWord:
+    """Word on a layer.
 
     Args:
-        text: What is written.
-        object_id: The object that carries it, 0 for the background.
-        polygons_xy: `[T, 4, 2]`, its corners in pixels of the frame, NaN where it is absent; it may be
-            hidden or outside the frame, see `visible`.
-        boxes_xyxy: `[T, 4]`, the upright boxes around them.
-        visible: `[T]`, share of the polygon's pixels that is in the frame and not hidden.
+        text: The word.
+        layer: Index of the layer that carries it.
+        corners_xy: `[4, 2]`, corners of its box in pixels of the layer.
     """
 
     text: str
-    object_id: int
-    polygons_xy: DoubleArray
-    boxes_xyxy: DoubleArray
-    visible: DoubleArray
+    layer: int
+    corners_xy: DoubleArray
 
 
-def placed_words(truth: SceneTruth) -> tuple[PlacedWord, ...]:
-    """Compute the place of every word in every frame."""
-    return tuple(_place(truth, word) for word in truth.words)
+@dataclass(frozen=True, eq=False)
+class SceneTruth:
+    """Ground truth of a generated clip of `T` frames and `L` layers.
+
+    Args:
+        fps: Frames a second.
+        labels: `[T, H, W]` uint8, 1 + the layer that is visible at a pixel.
+        affines: `[T, L, 2, 3]`, layer pixels to frame pixels (pixel centres on whole numbers), NaN while absent.
+        layer_names: `[L]`.
+        layer_objects: `[L]`, object that each layer is a part of, 0 for the background.
+        object_names: Names of objects 1, 2, ...
+        words: Words on the layers.
+    """
+
+    fps: float
+    labels: ByteArray
+    affines: DoubleArray
+    layer_names: tuple[str, ...]
+    layer_objects: tuple[int, ...]
+    object_names: tuple[str, ...]
+    words: tuple[TruthWord, ...] = ()
+
+    @property
+    def frames(self) -> int:
+        return len(self.labels)
+
+    def object_map(self, frame: int) -> ByteArray:
+        """Return `[H, W]` uint8: 0 for the background, else the number of the visible object."""
+        lookup = np.array([0, *self.layer_objects], np.uint8)
+        return np.asarray(lookup[self.labels[frame]], np.uint8)
+
+    def masks(self, object_id: int) -> BoolArray:
+        """Return the visible part of an object in every frame, `[T, H, W]`."""
+        return np.stack([self.object_map(frame) == object_id for frame in range(self.frames)])
+
+    def word_polygons(self, frame: int) -> list[DoubleArray]:
+        """Return the corners of each word, `[4, 2]` in pixels of the frame, NaN where it is absent; they may be hidden
+        or outside the frame."""
+        affines = self.affines[frame]
+        return [w.corners_xy @ affines[w.layer, :, :2].T + affines[w.layer, :, 2] for w in self.words]
+
+    def backward_flow(self, frame: int) -> tuple[FloatArray, BoolArray]:
+        """Return the backward flow of a frame from 1 on: the offset to each pixel's position in the previous frame.
+
+        Returns:
+            `[H, W, 2]` float32 in px: the pixel at `p` was at `p + flow[p]`. NaN where it was hidden or outside. `[H,
+            W]` bool: where it was visible.
+        """
+        seen, before = self.labels[frame], self.labels[frame - 1]
+        height, width = seen.shape
+        y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+        there = _chained(self.affines[frame - 1], self.affines[frame])[seen.astype(np.intp) - 1]
+        u = there[..., 0, 0] * x + there[..., 0, 1] * y + there[..., 0, 2]
+        v = there[..., 1, 0] * x + there[..., 1, 1] * y + there[..., 1, 2]
+        with np.errstate(invalid="ignore"):
+            inside = (u > -0.5) & (u < width - 0.5) & (v > -0.5) & (v < height - 0.5)
+        column = np.rint(np.where(inside, u, 0)).astype(np.intp)
+        row = np.rint(np.where(inside, v, 0)).astype(np.intp)
+        valid = inside & (before[row, column] == seen)
+        flow = np.stack([u - x, v - y], axis=-1)
+        return np.where(valid[..., None], flow, np.nan).astype(np.float32), valid
 
 
-def _place(truth: SceneTruth, word: TruthWord) -> PlacedWord:
-    corners = np.concatenate([word.corners_xy, np.ones((4, 1))], axis=1)
-    polygons = np.einsum("tij,kj->tki", truth.affines[:, word.layer], corners)
-    boxes = np.concatenate([polygons.min(axis=1), polygons.max(axis=1)], axis=1)
-    visible = np.array([_visible(truth, word.layer, polygon, frame) for frame, polygon in enumerate(polygons)])
-    return PlacedWord(word.text, truth.layer_objects[word.layer], polygons, boxes, visible)
+def _chained(before: DoubleArray, now: DoubleArray) -> DoubleArray:
+    """Return maps from this frame's pixels to the previous frame's, `[L, 2, 3]`, NaN for layers absent in either."""
+    bottom = np.broadcast_to(np.array([0.0, 0.0, 1.0]), (len(now), 1, 3))
+    square = np.concatenate([now, bottom], axis=1)
+    absent = np.isnan(now).any(axis=(1, 2)) | np.isnan(before).any(axis=(1, 2))
+    square[absent] = np.eye(3)
+    chained = np.concatenate([before, bottom], axis=1) @ np.linalg.inv(square)
+    chained[absent] = np.nan
+    return np.asarray(chained[:, :2])
 
 
-def _visible(truth: SceneTruth, layer: int, polygon_xy: DoubleArray, frame: int) -> float:
-    """Return the share of a polygon's pixels that shows its layer."""
-    if np.isnan(polygon_xy).any():
-        return 0.0
-    x0, y0 = np.floor(polygon_xy.min(axis=0)).astype(int)
-    x1, y1 = np.ceil(polygon_xy.max(axis=0)).astype(int) + 1
-    y, x = np.mgrid[y0:y1, x0:x1]
-    inside = _inside(polygon_xy, x, y)
-    width, height = truth.size_wh
-    framed = inside & (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    seen = truth.labels[frame][y[framed], x[framed]] == layer + 1
-    return float(seen.sum() / max(1, inside.sum()))
+def load_truth(path: Path) -> SceneTruth:
+    """Read a truth file.
 
-
-def _inside(polygon_xy: DoubleArray, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> BoolArray:
-    """Return which points lie in a convex polygon of either orientation."""
-    ahead = np.roll(polygon_xy, -1, axis=0)
-    sides = [(bx - ax) * (y - ay) - (by - ay) * (x - ax) for (ax, ay), (bx, by) in zip(polygon_xy, ahead, strict=True)]
-    stack = np.stack(sides)
-    return np.asarray((stack >= 0).all(axis=0) | (stack <= 0).all(axis=0))
+    Raises:
+        EvaluationDataError: It is missing, or not a truth file of this version.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            facts = json.loads(archive["facts"].tobytes())
+            if facts.pop("version") != VERSION:
+                raise ValueError(f"its version is not {VERSION}")
+            words = tuple(TruthWord(text, layer, np.array(corners)) for text, layer, corners in facts.pop("words"))
+            labels = np.bitwise_xor.accumulate(archive["label_changes"], axis=0)
+            return SceneTruth(labels=labels, affines=archive["affines"], words=words, **facts)
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as exc:
+        raise EvaluationDataError(
+            f"{path}: not a truth file: {exc}", remedy="scripts/make_sample_videos.py makes them"
+        ) from exc
 
 
 def save_truth(path: Path, truth: SceneTruth) -> None:
