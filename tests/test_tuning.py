@@ -3,11 +3,10 @@ left alone until the end, and what moves wins where what moves is right."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import cv2
@@ -25,10 +24,19 @@ from arr_stream.errors import EvaluationDataError, InvalidSetting, NoGain, Outpu
 from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.footage import Footage
 from arr_stream.relevance.scorers import CHANNEL_NAMES, Change, Sample
-from arr_stream.tuning.fitting import NAMES, Parameters, fit, hard_coverage, hard_topk, soft_coverage, soft_topk
-from arr_stream.tuning.recording import FrameTable, Kind, run
+from arr_stream.tuning.fitting import (
+    NAMES,
+    FrameTable,
+    Parameters,
+    fit,
+    hard_coverage,
+    hard_topk,
+    soft_coverage,
+    soft_topk,
+)
+from arr_stream.tuning.recording import Kind, run
 from arr_stream.tuning.report import TuneReport
-from arr_stream.tuning.tuner import VALIDATION_PART, TuneOptions, tune
+from arr_stream.tuning.tuner import VALIDATION_PART, tune
 from arr_stream.types import Frame, Grid
 from tests.scenes import background
 
@@ -66,27 +74,22 @@ def test_soft_shares_become_the_hard_choice(seed: int, n: int) -> None:
 # --- weights
 
 
-def _table(seed: int, *, answered: bool, cells: int = 60, fine: int = 8) -> FrameTable:
+def _table(seed: int, *, answered: bool, moving: bool = False, cells: int = 60, fine: int = 8) -> FrameTable:
     """Random channels; the object is where motion is high."""
     rng = np.random.default_rng(seed)
     values = torch.from_numpy(rng.random((cells, len(CHANNEL_NAMES)), np.float32)) * 0.5
     relevance = torch.from_numpy(rng.random(cells, np.float32)) * (0.7 if answered else 0.0)
     motion = values[:, CHANNEL_NAMES.index("motion")]
     share = (motion >= motion.sort().values[-fine]).float()
-    return FrameTable(Sample(values, relevance), float(relevance.max()), share / share.sum(), fine)
-
-
-def _with_figure(table: FrameTable, seed: int) -> FrameTable:
-    """The same, where things are seen to move."""
-    figure = torch.from_numpy(np.random.default_rng(seed).random(len(table.sample.relevance), np.float32)) * 0.5
-    change = Change(figure**2, 0.8, 0.5)
-    seen = dataclasses.replace(table.sample, figure=figure, moved=figure.max(), change=change)
-    return dataclasses.replace(table, sample=seen)
+    figure = torch.from_numpy(rng.random(cells, np.float32)) * (0.5 if moving else 0.0)
+    change = Change(figure**2, *(torch.full((cells,), value if moving else 0.0) for value in (0.8, 0.5)))
+    sample = Sample(values, relevance, figure, figure.max().expand(cells), torch.zeros(cells), change)
+    return FrameTable(sample, relevance.max().expand(cells), share / share.sum(), fine)
 
 
 def test_gradients_reach_every_weight() -> None:
     parameters = Parameters(ScoringSettings())
-    frames = [_with_figure(_table(seed, answered=seed % 2 == 0), seed) for seed in range(4)]
+    frames = [_table(seed, answered=seed % 2 == 0, moving=True) for seed in range(4)]
     soft_coverage(frames, parameters.weights(), 0.5).backward()
     assert parameters.values.grad is not None
     grads = dict(zip(NAMES, parameters.values.grad.tolist(), strict=True))
@@ -174,12 +177,12 @@ def test_the_first_frame_and_frames_without_the_object_do_not_count() -> None:
 # --- the whole
 
 
-OPTIONS = TuneOptions(kinds=("nothing",), rounds=2, steps=60)
+tune_quickly = partial(tune, settings=BLIND, kinds=("nothing",), rounds=2, steps=60)
 
 
 @lru_cache(maxsize=1)
 def _toy() -> TuneReport:
-    return tune(_walks(), BLIND, OPTIONS)
+    return tune_quickly(_walks())
 
 
 def test_where_the_moving_thing_is_right_motion_wins() -> None:
@@ -205,7 +208,7 @@ def test_held_out_footage_is_not_read_before_the_weights_are_final() -> None:
         return replace(footage, frames=told(footage.frames))
 
     walks = [noted(footage, footage.name) for footage in _walks()]
-    tune(walks, BLIND, replace(OPTIONS, rounds=1, steps=10), lambda what, done, of: events.append(what))
+    tune_quickly(walks, rounds=1, steps=10, progress=lambda what, done, of: events.append(what))
     last_fit = max(place for place, event in enumerate(events) if event.startswith(("fit", "round")))
     first_look = min(place for place, event in enumerate(events) if event in ("read walk1", "read walk3"))
     assert first_look > last_fit > 0
@@ -221,7 +224,7 @@ def test_footage_with_too_few_masks_is_named_before_anything_runs(place: int, se
     masks = [mask if index in seen else np.zeros_like(mask) for index, mask in enumerate(walks[place].masks())]
     walks[place] = replace(walks[place], masks=lambda: masks)
     with pytest.raises(EvaluationDataError, match=f"{walks[place].name}: .* first frame"):
-        tune(walks, BLIND, replace(OPTIONS, kinds=("nothing", "region")), refused)
+        tune_quickly(walks, kinds=("nothing", "region"), progress=refused)
 
 
 # --- the command
@@ -272,7 +275,7 @@ def test_the_command_writes_a_preset(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0
     values = json.loads(done.stdout)
-    assert [table["title"].split()[0] for table in values["tables"]] == ["Coverage", "Weights", "Rounds"]
+    assert [table["title"].split()[0] for table in values["tables"]] == ["Coverage", "Weights"]
     assert (values["fitted"], values["held_out"]) == (["walk0"], ["walk1", "walk2", "walk3"])
     assert values["gain"]["reliable"] and values["gain"]["mean"] > 2 * values["gain"]["standard_error"] > 0
     assert out.read_text() == values["preset"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +15,6 @@ from arr_stream.errors import EvaluationDataError, NoGain
 
 if TYPE_CHECKING:
     from arr_stream.tuning.report import TuneReport
-    from arr_stream.tuning.tuner import Progress
 
 
 def tune(
@@ -49,46 +46,40 @@ def tune(
     from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.recording import KINDS, checked_kinds
     from arr_stream.tuning.report import LEAST_HELD_OUT
-    from arr_stream.tuning.tuner import TuneOptions, divide
+    from arr_stream.tuning.tuner import divide
     from arr_stream.tuning.tuner import tune as tune_weights
 
-    # Report an unwritable output at once.
-    if output is not None:
-        prepare_output(output, force)
-    else:
+    kinds, hold_out = checked_kinds(ask or KINDS), hold_out or ["half"]
+    if output is None:
         say("nothing will be written: --out names a file for the weights")
-    options = TuneOptions(checked_kinds(ask or KINDS), tuple(hold_out or ("half",)), rounds)
-    if output is not None:
-        # A fit takes minutes: a missing folder must not lose its result.
+    else:
+        # A fit takes minutes: an unwritable output or a missing folder must not lose its result.
+        prepare_output(output, force)
         make_parent(output)
     footage = load_footage(data)
-    held_out = len(divide(footage, options.hold_out)[1])
+    held_out = len(divide(footage, hold_out)[1])
     if output is not None and held_out < LEAST_HELD_OUT:
         raise EvaluationDataError(
             f"{data}: {held_out} of {len(footage)} sequences would be held out, too few to tell a gain from noise",
             remedy=f"give at least {LEAST_HELD_OUT} to hold out and one to fit to, or leave out --out to try it",
         )
-    with _told() as progress:
-        report = tune_weights(footage, settings, options, progress)
+    try:
+        with counting() as advance:
+            report = tune_weights(
+                footage,
+                settings,
+                kinds=kinds,
+                hold_out=hold_out,
+                rounds=rounds,
+                progress=lambda what, done, of: advance(f"{what}, {done} of {of}", done, of),
+            )
+    except KeyboardInterrupt:
+        raise interrupted(", nothing was written") from None
     _finish(report, data.resolve().name, output, as_json=as_json, force=force)
     if output is not None and not report.gain.reliable:
         raise NoGain(
             f"{output} not written: gain {report.gain}", remedy="keep the present weights, or give more footage"
         )
-
-
-@contextmanager
-def _told() -> Iterator[Progress]:
-    """Yield the progress callback of a fit; Ctrl-C within ends the fit with nothing written."""
-    try:
-        with counting() as advance:
-
-            def progress(what: str, done: int, of: int) -> None:
-                advance(f"{what}, {done} of {of}", done, of)
-
-            yield progress
-    except KeyboardInterrupt:
-        raise interrupted(", nothing was written") from None
 
 
 def _finish(report: TuneReport, origin: str, output: Path | None, *, as_json: bool, force: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,15 +14,14 @@ from torch import Tensor
 from arr_stream.config import ScoringSettings
 from arr_stream.relevance.scorers import Change, Sample, balance_tensions
 from arr_stream.threads import one_torch_thread
-from arr_stream.tuning.recording import FrameTable
 
 NAMES = tuple(ScoringSettings.model_fields)
 DECIMALS = 3
 """Decimals to which fitted weights are rounded before they are tested or written."""
 STEPS = 300
 
-_LEAST = 0.05
-"""Least value of a setting that must be above 0."""
+_LIMITS = torch.tensor([(0.05, 4.0) if name == "commitment_power" else (0.0, 1.0) for name in NAMES])
+"""Least and largest value of each weight."""
 _RATE = 0.02
 """Learning rate of Adam; weights are of the order of 1."""
 _FRAMES = 6
@@ -38,12 +36,30 @@ _PATIENCE = 8
 """Validations without a gain after which fitting stops."""
 _HALVINGS = 40
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameTable:
+    """Inputs of the scorers on one frame, and the cells that they should have found.
+
+    Args:
+        sample: Channels and relevance of all cells, with a figure, words and change; every number as `[cells]`.
+        answered: `[cells]`, highest relevance of any of them.
+        share: `[cells]`, share of the object's pixels in each cell; sums to 1.
+        fine: Number of fine cells that were chosen within the budget.
+    """
+
+    sample: Sample
+    answered: Tensor
+    share: Tensor
+    fine: int
+
+
 Case = Sequence[FrameTable]
 """Frames of one sequence with one query. Cases have equal weight, regardless of their length."""
 
 
 class Parameters:
-    """The scorers' weights as one leaf tensor, each within the range of its setting.
+    """The scorers' weights as one leaf tensor, each within its limits.
 
     Args:
         start: Weights to start from, and to which the penalty pulls.
@@ -53,7 +69,6 @@ class Parameters:
     """
 
     def __init__(self, start: ScoringSettings) -> None:
-        self._low, self._high = torch.tensor([_bounds(name) for name in NAMES]).unbind(dim=1)
         self.values = torch.tensor([float(getattr(start, name)) for name in NAMES], requires_grad=True)
         self._origin = self.values.detach().clone()
 
@@ -72,22 +87,13 @@ class Parameters:
 
         As a penalty, it keeps weights that the data do not determine.
         """
-        return (((self.values - self._origin) / (self._high - self._low)) ** 2).mean()
+        low, high = _LIMITS.unbind(dim=1)
+        return (((self.values - self._origin) / (high - low)) ** 2).mean()
 
     def confine(self) -> None:
-        """Clamp the values to their ranges after a step."""
+        """Clamp the values to their limits after a step."""
         with torch.no_grad():
-            self.values.copy_(self.values.clamp(self._low, self._high))
-
-
-def _bounds(name: str) -> tuple[float, float]:
-    """Return least and largest value of a weight, as its setting declares them."""
-    low, high = 0.0, 1.0
-    for rule in ScoringSettings.model_fields[name].metadata:
-        low = max(low, float(getattr(rule, "ge", low)))
-        low = max(low, _LEAST) if getattr(rule, "gt", None) is not None else low
-        high = float(getattr(rule, "le", high))
-    return low, high
+            self.values.clamp_(*_LIMITS.unbind(dim=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +102,10 @@ class Fit:
 
     Args:
         weights: Those of the best validation.
-        steps: Steps made.
-        best_step: Number of steps before the best validation.
         before, after: Coverage by the hard choice on validation frames, from the records.
     """
 
     weights: ScoringSettings
-    steps: int
-    best_step: int
     before: float
     after: float
 
@@ -133,11 +135,15 @@ def fit(
     generator = np.random.default_rng(0)
     with one_torch_thread():
         before = best = hard_coverage(validation, parameters.settings())
-        weights, best_step, step = start, 0, 0
-        for step in range(1, steps + 1):
-            drawn = [table for case in training for table in _draw(case, _FRAMES, generator)]
+        weights, best_step = start, 0
+        for step, temperature in enumerate(np.geomspace(*_TEMPERATURES, steps).tolist(), start=1):
+            drawn = [
+                case[index]
+                for case in training
+                for index in generator.choice(len(case), _FRAMES, replace=len(case) < _FRAMES).tolist()
+            ]
             optimizer.zero_grad()
-            loss = 1 - soft_coverage(drawn, parameters.weights(), _temperature(step, steps))
+            loss = 1 - soft_coverage(drawn, parameters.weights(), temperature)
             (loss + _PULL * parameters.distance()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             parameters.confine()
@@ -149,92 +155,56 @@ def fit(
             advance(step, steps, best)
             if step - best_step >= _EVERY * _PATIENCE:
                 break
-    return Fit(weights, step, best_step, before, best)
-
-
-def _draw(case: Case, count: int, generator: np.random.Generator) -> list[FrameTable]:
-    """Draw `count` frames of a case, each at most once if the case has as many."""
-    drawn = generator.choice(len(case), count, replace=len(case) < count)
-    return [case[index] for index in drawn.tolist()]
-
-
-def _temperature(step: int, steps: int) -> float:
-    """Return the temperature of a step, from the first to the last in equal ratios."""
-    first, last = _TEMPERATURES
-    done = (step - 1) / max(1, steps - 1)
-    return math.exp((1 - done) * math.log(first) + done * math.log(last))
+    return Fit(weights, before, best)
 
 
 def soft_coverage(tables: Sequence[FrameTable], weights: ScoringSettings, temperature: float) -> Tensor:
     """Return the mean share of the object in a soft choice; `temperature` in standard deviations of each frame's
-    scores.
-    """
+    scores."""
     sums = []
-    for group in _alike(tables):
-        chosen = soft_choice(frame_scores(group, weights), _counts(group), temperature)
-        sums.append((chosen * _shares(group)).sum())
+    for group in _of_one_size(tables):
+        scores = frame_scores(group, weights)
+        scores = (scores - scores.mean(dim=1, keepdim=True)) / (scores.std(dim=1, keepdim=True) + 1e-6)
+        sums.append((soft_topk(scores, _counts(group), temperature) * _shares(group)).sum())
     return torch.stack(sums).sum() / len(tables)
 
 
+@torch.no_grad()
 def hard_coverage(cases: Sequence[Case], weights: ScoringSettings) -> float:
     """Return the mean over cases of the mean share of the object in the best cells, from the records."""
     means = []
-    with torch.no_grad():
-        for case in cases:
-            found = [
-                (hard_topk(frame_scores(group, weights), _counts(group)) * _shares(group)).sum(dim=1)
-                for group in _alike(case)
-            ]
-            means.append(float(torch.cat(found).mean()))
+    for case in cases:
+        chosen = hard_topk(frame_scores(case, weights), _counts(case))
+        means.append(float((chosen * _shares(case)).sum(dim=1).mean()))
     return float(np.mean(means))
 
 
-def frame_scores(group: Sequence[FrameTable], weights: ScoringSettings) -> Tensor:
-    """Return `[F, cells]` scores of frames with as many cells and the same `answered`, by the scorers of streams."""
+def frame_scores(group: Case, weights: ScoringSettings) -> Tensor:
+    """Return `[F, cells]` scores of frames with as many cells, by the scorers of streams."""
     samples = [table.sample for table in group]
-    figures = [sample.figure for sample in samples if sample.figure is not None]
-    words = [sample.words for sample in samples if sample.words is not None]
-    sample = Sample(
-        torch.cat([sample.values for sample in samples]),
-        torch.cat([sample.relevance for sample in samples]),
-        torch.cat(figures) if figures else None,
-        torch.cat([torch.as_tensor(sample.moved).expand(len(sample.relevance)) for sample in samples]),
-        torch.cat(words) if words else None,
-        _changes(samples),
-    )
-    scores: Tensor = balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
-    return scores
+    changes = [sample.change for sample in samples if sample.change is not None]
+
+    def joined(of: Sequence[Any], name: str) -> Tensor:
+        return torch.cat([getattr(each, name) for each in of])
+
+    change = Change(*(joined(changes, name) for name in ("cells", "certainty", "known")))
+    sample = Sample(*(joined(samples, name) for name in ("values", "relevance", "figure", "moved", "words")), change)
+    scores: Tensor = balance_tensions(sample, joined(group, "answered"), weights).score
+    return scores.reshape(len(group), -1)
 
 
-def _changes(samples: Sequence[Sample]) -> Change | None:
-    """Return the evidence of change of several frames, one after another."""
-    known = [sample.change for sample in samples if sample.change is not None]
-    if not known:
-        return None
-    names = "cells", "certainty", "known"
-    parts = ([torch.as_tensor(getattr(each, name)).expand(len(each.cells)) for each in known] for name in names)
-    return Change(*(torch.cat(part) for part in parts))
-
-
-def soft_choice(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
-    """Return `soft_topk`, with the temperature in standard deviations of each row's scores."""
-    spread = scores.std(dim=1, keepdim=True)
-    return soft_topk((scores - scores.mean(dim=1, keepdim=True)) / (spread + 1e-6), count, temperature)
-
-
-def _alike(tables: Sequence[FrameTable]) -> list[list[FrameTable]]:
-    """Group frames that the scorers can process at once."""
-    groups: dict[tuple[float, int], list[FrameTable]] = defaultdict(list)
+def _of_one_size(tables: Sequence[FrameTable]) -> list[list[FrameTable]]:
+    groups: dict[int, list[FrameTable]] = defaultdict(list)
     for table in tables:
-        groups[table.answered, len(table.share)].append(table)
+        groups[len(table.share)].append(table)
     return list(groups.values())
 
 
-def _counts(group: Sequence[FrameTable]) -> Tensor:
+def _counts(group: Case) -> Tensor:
     return torch.tensor([float(table.fine) for table in group])
 
 
-def _shares(group: Sequence[FrameTable]) -> Tensor:
+def _shares(group: Case) -> Tensor:
     return torch.stack([table.share for table in group])
 
 
@@ -244,9 +214,8 @@ def soft_topk(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
     The shares p maximise p . scores + temperature * H(p) over 0 <= p <= 1 with sum(p) = count, H being the sum of the
     places' binary entropies: p = sigmoid((scores - t) / temperature), with the one threshold t that spends the budget.
     This is the limited multi-label projection of Amos, Koltun and Kolter, "The Limited Multi-Label Projection Layer"
-    (2019). Bisection finds the threshold; one Newton step from there, which does not move it, carries the gradient
-    of the
-    implicit function.
+    (2019). Bisection finds the threshold; one Newton step from there, which does not move it, carries the gradient of
+    the implicit function.
 
     Args:
         scores: `[F, n]`.
@@ -255,39 +224,27 @@ def soft_topk(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
 
     Returns:
         `[F, n]` in [0, 1]; each row sums to its count.
-
-    Raises:
-        ValueError: A temperature or a count outside its range.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
-    if not bool(((count > 0) & (count < scores.shape[1])).all()):
-        raise ValueError(f"counts must lie between 0 and the {scores.shape[1]} places")
+    count = count[:, None]
+
+    def excess(threshold: Tensor) -> Tensor:
+        return torch.sigmoid((scores - threshold) / temperature).sum(dim=1, keepdim=True) - count
+
     with torch.no_grad():
-        threshold = _threshold(scores, count, temperature)
+        # A common share of count / n is too little for the best place alone and too much for the worst.
+        reach = temperature * torch.log((scores.shape[1] - count) / count)
+        low, high = scores.amin(dim=1, keepdim=True) + reach, scores.amax(dim=1, keepdim=True) + reach
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            above = excess(middle) > 0
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        threshold = (low + high) / 2
         spread = torch.sigmoid((scores - threshold) / temperature)
         slope = (spread * (1 - spread)).sum(dim=1, keepdim=True).clamp_min(1e-12) / temperature
-    over = torch.sigmoid((scores - threshold) / temperature).sum(dim=1, keepdim=True) - count[:, None]
-    return torch.sigmoid((scores - threshold - over / slope) / temperature)
-
-
-def _threshold(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
-    """Return the threshold `[F, 1]` at which the shares add up to the count."""
-    n = scores.shape[1]
-    # A common share of count / n is too little for the best place alone and too much for the worst.
-    reach = temperature * torch.log((n - count) / count)[:, None]
-    low = scores.min(dim=1, keepdim=True).values + reach
-    high = scores.max(dim=1, keepdim=True).values + reach
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        spent = torch.sigmoid((scores - middle) / temperature).sum(dim=1, keepdim=True)
-        low, high = torch.where(spent > count[:, None], middle, low), torch.where(spent > count[:, None], high, middle)
-    return (low + high) / 2
+    return torch.sigmoid((scores - threshold - excess(threshold) / slope) / temperature)
 
 
 def hard_topk(scores: Tensor, count: Tensor) -> Tensor:
     """Return `[F, n]` of 0 and 1: the best `count` of each row, the first of equals."""
-    order = scores.argsort(dim=1, descending=True, stable=True)
-    rank = torch.empty_like(order)
-    rank.scatter_(1, order, torch.arange(scores.shape[1], device=scores.device).expand_as(order))
+    rank = scores.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
     return (rank < count[:, None]).to(scores.dtype)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
@@ -26,29 +25,13 @@ from arr_stream.selection.frame_scores import change_of_cells
 from arr_stream.selection.selector import CellValues
 from arr_stream.stream import Models
 from arr_stream.texture.array import CELL_LEVEL, Texture
+from arr_stream.tuning.fitting import FrameTable
 from arr_stream.types import FloatArray, Frame
 
 Kind = Literal["nothing", "region"]
 """Query for the object: none, or the box of its first mask."""
 
 KINDS: tuple[Kind, ...] = ("nothing", "region")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FrameTable:
-    """Inputs of the scorers on one frame, and the cells that they should have found.
-
-    Args:
-        sample: Channels and relevance of all cells.
-        answered: Highest relevance of any of them.
-        share: `[cells]`, share of the object's pixels in each cell; sums to 1.
-        fine: Number of fine cells that were chosen within the budget.
-    """
-
-    sample: Sample
-    answered: float
-    share: Tensor
-    fine: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,13 +61,20 @@ class _RecordingPipeline(Pipeline):
 
     def _choose(self, state: Any, texture: Texture, values: CellValues, eighth_grey: Any, frame: Frame) -> Any:
         table = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
-        asked = values.relevance
-        cells = np.zeros_like(asked.combined) if asked.word_cells is None else asked.word_cells.astype(np.float32)
-        given = asked.combined, values.figure, cells
-        relevance, moving, words = (torch.from_numpy(each.ravel().copy()) for each in given)
-        change = change_of_cells(state.change, state.background.known, state.grid)
-        changed = Change(*(torch.tensor(each) for each in (change.cells, change.certainty, change.known)))
-        self.sample = Sample(table.clone(), relevance, moving, moving.max().expand(len(moving)), words, changed)
+        asked, change = values.relevance, change_of_cells(state.change, state.background.known, state.grid)
+
+        def every(value: Any) -> torch.Tensor:
+            return torch.as_tensor(value, dtype=torch.float32).clone().ravel().expand(len(table))
+
+        words = 0.0 if asked.word_cells is None else asked.word_cells
+        self.sample = Sample(
+            table.clone(),
+            every(asked.combined),
+            every(values.figure),
+            every(values.figure.max()),
+            every(words),
+            Change(*map(every, (change.cells, change.certainty, change.known))),
+        )
         return super()._choose(state, texture, values, eighth_grey, frame)
 
 
@@ -126,6 +116,7 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
         scores.append((*score_cells(mask, patches.cells_xyxy, patches.grid.cell_px), patches.tokens))
         if tables:
             sample, share = pipeline.sample, torch.from_numpy(object_shares(mask, patches.grid).ravel())
-            recorded.append(FrameTable(sample, float(sample.relevance.max()), share, int((patches.level <= 0).sum())))
+            answered = sample.relevance.max().expand(len(share))
+            recorded.append(FrameTable(sample, answered, share, int((patches.level <= 0).sum())))
     coverage, context, tokens = np.array(scores, np.float32).T
     return Run(footage, kind, coverage, context, tokens, tuple(recorded))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from arr_stream.config import ScoringSettings
 from arr_stream.evaluation.tables import ResultTable, Value
-from arr_stream.tuning.fitting import DECIMALS, NAMES, Fit
+from arr_stream.tuning.fitting import DECIMALS, NAMES
 from arr_stream.tuning.recording import KINDS, Kind, Run
 
 LEAST_HELD_OUT = 3
@@ -48,23 +47,13 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """One fit, and the true coverage of the pipeline with its weights on the validation frames."""
-
-    fit: Fit
-    validation: float
-
-
-@dataclass(frozen=True, slots=True)
 class TuneReport:
     """Weights before and after, and true runs with both.
 
     Args:
         fitted, held_out: Names of the sequences.
         start, weights: Before and after; equal if no weights did better on the validation frames.
-        validation: True coverage on the validation frames before.
-        rounds: Every round, in order.
-        before, after: Runs over all sequences in the same order, without tables.
+        before, after: Runs over all sequences in the same order.
         budget: Tokens, as in the settings.
     """
 
@@ -72,8 +61,6 @@ class TuneReport:
     held_out: tuple[str, ...]
     start: ScoringSettings
     weights: ScoringSettings
-    validation: float
-    rounds: tuple[Round, ...]
     before: tuple[Run, ...]
     after: tuple[Run, ...]
     budget: str
@@ -106,8 +93,8 @@ def _mean(runs: Sequence[Run], what: str) -> float:
 
 
 def tables(report: TuneReport) -> tuple[ResultTable, ...]:
-    """Return tables of coverage by sequence, of weights, and of the rounds that led to them."""
-    return _coverage(report), _weights(report), _rounds(report)
+    """Return tables of coverage by sequence and of weights."""
+    return _coverage(report), _weights(report)
 
 
 def _coverage(report: TuneReport) -> ResultTable:
@@ -144,31 +131,15 @@ def _differences(before: ScoringSettings, after: ScoringSettings) -> Mapping[str
 
 def _weights(report: TuneReport) -> ResultTable:
     fields = ScoringSettings.model_fields
+    rows = [
+        (f"scoring.{name}", before, after, fields[name].description or "")
+        for name, (before, after) in _differences(report.start, report.weights).items()
+    ]
     return ResultTable(
         "Weights",
         ("setting", "before", "after", "meaning"),
-        tuple(
-            (f"scoring.{name}", before, after, fields[name].description or "")
-            for name, (before, after) in _differences(report.start, report.weights).items()
-        ),
-        ""
-        if report.weights != report.start
-        else "No weights did better on the validation frames; nothing was changed.",
-    )
-
-
-def _rounds(report: TuneReport) -> ResultTable:
-    return ResultTable(
-        "Rounds of fitting and running",
-        ("round", "steps", "best step", "records before", "records after", "true coverage"),
-        (
-            (0, None, None, None, None, report.validation),
-            *(
-                (number, each.fit.steps, each.fit.best_step, each.fit.before, each.fit.after, each.validation)
-                for number, each in enumerate(report.rounds, start=1)
-            ),
-        ),
-        "Coverage on the validation frames: from the records that a fit was made on, then in true runs.",
+        tuple(rows),
+        "" if rows else "No weights did better on the validation frames; nothing was changed.",
     )
 
 
@@ -179,24 +150,25 @@ def preset(report: TuneReport, origin: str) -> str:
         report: Result of tuning.
         origin: Name of the data.
     """
-    lines = [f"# Weights that `arr-stream tune` fitted to {' '.join(origin.split())}.", f"# Budget {report.budget}."]
-    lines += [*_folded("# Fitted to ", report.fitted), *_folded("# Held out: ", report.held_out)]
+    lines = [
+        f"# Weights that `arr-stream tune` fitted to {_one_line([origin])}.",
+        f"# Budget {report.budget}.",
+        f"# Fitted to {_one_line(report.fitted)}.",
+        f"# Held out: {_one_line(report.held_out)}.",
+    ]
     lines += [
         f"# Held-out coverage, asked for by {asked}: {before:.{DECIMALS}f} before, {after:.{DECIMALS}f} after."
         for asked, before, after in report.held_out_means()
     ]
-    if report.weights == report.start:
-        lines.append("# No weights did better than the present ones; nothing is changed.")
     changed = _differences(ScoringSettings(), report.weights)
     if changed:
         lines += ["", "[scoring]", *(f"{name} = {round(after, DECIMALS)}" for name, (_, after) in changed.items())]
     return "\n".join(lines) + "\n"
 
 
-def _folded(start: str, names: Sequence[str], width: int = 118) -> list[str]:
-    """Return a list as comment lines; names cannot break out of the comment."""
-    text = ", ".join(" ".join(name.split()) for name in names)
-    return textwrap.wrap(f"{start}{text}.", width, subsequent_indent="#   ", break_on_hyphens=False)
+def _one_line(names: Sequence[str]) -> str:
+    """Return names as a list that cannot break out of a comment."""
+    return ", ".join(" ".join(name.split()) for name in names)
 
 
 def gains(report: TuneReport) -> str:

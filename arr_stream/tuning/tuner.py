@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from arr_stream.config import ScoringSettings, Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting
 from arr_stream.evaluation.footage import Footage
-from arr_stream.tuning.fitting import STEPS, Case, Fit, fit
+from arr_stream.tuning.fitting import STEPS, Fit, fit
 from arr_stream.tuning.recording import KINDS, Kind, Run, run
-from arr_stream.tuning.report import Round, TuneReport
+from arr_stream.tuning.report import TuneReport
 
 VALIDATION_PART = 4
 """Divisor of the validation part: one in so many of each fitted sequence's (last) frames."""
 
 Progress = Callable[[str, int, int], None]
 """Callback for progress: description, amount done, total amount."""
-
-
-@dataclass(frozen=True, slots=True)
-class TuneOptions:
-    """Options of tuning.
-
-    Args:
-        kinds: Kinds of query for the object, with equal weight.
-        hold_out: As in `divide`.
-        rounds: Most times that weights are fitted and the pipeline is run with them.
-        steps: Most steps of one fit.
-    """
-
-    kinds: tuple[Kind, ...] = KINDS
-    hold_out: tuple[str, ...] = ("half",)
-    rounds: int = 3
-    steps: int = STEPS
 
 
 def divide(footage: Sequence[Footage], hold_out: Sequence[str]) -> tuple[list[Footage], list[Footage]]:
@@ -50,29 +32,24 @@ def divide(footage: Sequence[Footage], hold_out: Sequence[str]) -> tuple[list[Fo
         InvalidSetting: A name is unknown, or a part has no sequence.
     """
     names = [each.name for each in footage]
-    if list(hold_out) in (["half"], ["other-half"]):
-        held_out: Sequence[str] = names[1::2] if hold_out[0] == "half" else names[::2]
-    else:
-        held_out = hold_out
-    unknown = [name for name in held_out if name not in names]
-    if unknown:
+    halves = {"half": names[1::2], "other-half": names[::2]}
+    held_out = halves.get(hold_out[0], hold_out) if len(hold_out) == 1 else hold_out
+    if not set(held_out) <= set(names) or not 0 < len(set(held_out)) < len(names):
         raise InvalidSetting(
-            f"--hold-out {unknown[0]}: no such sequence",
-            remedy=f"write half, other-half, or names of {', '.join(names)}",
+            f"--hold-out {' '.join(hold_out)} of {len(names)} sequences",
+            remedy=f"write half, other-half, or names of {', '.join(names)}, and leave at least one to fit to",
         )
-    fitted = [each for each in footage if each.name not in held_out]
-    if not fitted or not held_out:
-        raise InvalidSetting(
-            f"--hold-out {' '.join(hold_out)} keeps {len(footage) - len(fitted)} of {len(footage)} sequences",
-            remedy="leave at least one to fit to and one to hold out",
-        )
-    return fitted, [each for each in footage if each.name in held_out]
+    return [each for each in footage if each.name not in held_out], [each for each in footage if each.name in held_out]
 
 
 def tune(
     footage: Sequence[Footage],
     settings: Settings,
-    options: TuneOptions | None = None,
+    *,
+    kinds: Sequence[Kind] = KINDS,
+    hold_out: Sequence[str] = ("half",),
+    rounds: int = 3,
+    steps: int = STEPS,
     progress: Progress = lambda what, done, of: None,
 ) -> TuneReport:
     """Fit the scorers' weights to one part of some footage and test them on the other.
@@ -80,7 +57,10 @@ def tune(
     Args:
         footage: At least two sequences, by name.
         settings: Everything else, and the weights to start from.
-        options: Options of tuning.
+        kinds: Kinds of query for the object, with equal weight.
+        hold_out: As in `divide`.
+        rounds: Most times that weights are fitted and the pipeline is run with them.
+        steps: Most steps of one fit.
         progress: Called after every run and every validation.
 
     Raises:
@@ -88,17 +68,16 @@ def tune(
         InvalidSetting: A division that leaves a part empty, a budget that leaves nothing to choose, or another
             strategy than `topk`.
     """
-    options = options or TuneOptions()
     if settings.selection.strategy != "topk":
         raise InvalidSetting(
             f"selection.strategy={settings.selection.strategy}: weights are fitted to the choice of `topk`",
             remedy="tune with selection.strategy=topk",
         )
-    fitted, held_out = divide(footage, options.hold_out)
-    _check_truths(footage, options.kinds)
+    fitted, held_out = divide(footage, hold_out)
+    _check_visible(footage, boxed="region" in kinds)
 
     def run_all(part: Sequence[Footage], weights: ScoringSettings, what: str, *, tables: bool = False) -> list[Run]:
-        wanted = [(each, kind) for each in part for kind in options.kinds]
+        wanted = [(each, kind) for each in part for kind in kinds]
         runs = []
         for done, (each, kind) in enumerate(wanted):
             progress(f"{what}: {each.name}", done, len(wanted))
@@ -106,23 +85,21 @@ def tune(
         progress(what, len(wanted), len(wanted))
         return runs
 
-    start = settings.scoring
-    before = run_all(fitted, start, "untuned", tables=True)
-    _check(before)
-    validation = _validation_coverage(before)
-    best, best_coverage, best_runs, rounds = start, validation, before, list[Round]()
-    runs = before
-    for number in range(1, options.rounds + 1):
-        found = _fit(runs, best, options.steps, progress, number)
+    start = best = settings.scoring
+    before = best_runs = runs = run_all(fitted, start, "untuned", tables=True)
+    if any(not 0 < table.fine < len(table.share) for each in before for table in each.tables):
+        raise InvalidSetting(
+            f"budget {settings.selection.budget}: it shows a whole frame or none of it in detail",
+            remedy="set --budget to a share of the frame, such as 10%",
+        )
+    for number in range(1, rounds + 1):
+        found = _fit(runs, best, steps, progress, number)
         if found.weights in (best, start):
-            rounds.append(Round(found, best_coverage))
             break
         runs = run_all(fitted, found.weights, f"round {number}", tables=True)
-        coverage = _validation_coverage(runs)
-        rounds.append(Round(found, coverage))
-        if coverage <= best_coverage:
+        if _validation_coverage(runs) <= _validation_coverage(best_runs):
             break
-        best, best_coverage, best_runs = found.weights, coverage, runs
+        best, best_runs = found.weights, runs
     held_before = run_all(held_out, start, "held out, untuned")
     held_after = run_all(held_out, best, "held out, tuned") if best != start else held_before
     return TuneReport(
@@ -130,37 +107,23 @@ def tune(
         tuple(each.name for each in held_out),
         start,
         best,
-        validation,
-        tuple(rounds),
-        tuple(replace(each, tables=()) for each in (*before, *held_before)),
-        tuple(replace(each, tables=()) for each in (*best_runs, *held_after)),
+        (*before, *held_before),
+        (*best_runs, *held_after),
         settings.selection.budget,
     )
 
 
-def _check_truths(footage: Sequence[Footage], kinds: Sequence[Kind]) -> None:
+def _check_visible(footage: Sequence[Footage], *, boxed: bool) -> None:
     """Check that every sequence shows its object often enough, before a fit of hours starts.
 
     Held-out sequences are examined here for this only.
     """
     for each in footage:
-        seen = [bool(mask.any()) for mask in each.masks()]
-        boxed = any(seen[:1]) or "region" not in kinds
-        if not boxed or sum(seen[1:]) < VALIDATION_PART:
-            first = "on" if any(seen[:1]) else "not on"
+        first, *later = (bool(mask.any()) for mask in each.masks())
+        if sum(later) < VALIDATION_PART or (boxed and not first):
             raise EvaluationDataError(
-                f"{each.name}: the object is {first} the first frame, and on {sum(seen[1:])} after it",
-                remedy=f"it must be on at least {VALIDATION_PART} later ones, and, where its box is asked for, on the "
-                "first, or leave the sequence out",
-            )
-
-
-def _check(runs: Sequence[Run]) -> None:
-    for each in runs:
-        if any(not 0 < table.fine < len(table.share) for table in each.tables):
-            raise InvalidSetting(
-                f"{each.footage.name}: the budget shows the whole frame or none of it in detail",
-                remedy="set --budget to a share of the frame, such as 10%",
+                f"{each.name}: the object is {'' if first else 'not '}on the first frame, and on {sum(later)} later",
+                remedy=f"show it on {VALIDATION_PART} later frames, and on the first where its box is the query",
             )
 
 
@@ -176,10 +139,9 @@ def _validation_coverage(runs: Sequence[Run]) -> float:
 
 
 def _fit(runs: Sequence[Run], present: ScoringSettings, steps: int, progress: Progress, number: int) -> Fit:
-    training: list[Case] = [each.tables[: _fitted_frames(each)] for each in runs]
-    validation: list[Case] = [each.tables[_fitted_frames(each) :] for each in runs]
-
     def advance(step: int, steps: int, coverage: float) -> None:
         progress(f"fit {number}: coverage {coverage:.3f}", step, steps)
 
+    training = [each.tables[: _fitted_frames(each)] for each in runs]
+    validation = [each.tables[_fitted_frames(each) :] for each in runs]
     return fit(training, validation, present, steps=steps, advance=advance)
