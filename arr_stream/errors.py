@@ -27,8 +27,7 @@ They form one tree; each class has its own exit code, so that scripts can distin
     +-- QueryError
     |   +-- EmptyQuery                  30
     |   +-- RegionOutsideFrame          31
-    |   +-- ExampleUnreadable           32
-    |   +-- GazeUnreadable              33
+    |   +-- QueryUnreadable             32   a file of a query: example picture or gaze
     +-- BudgetError                     40
     +-- NothingChosen                   41   no cell was chosen, and a model needs at least one
     +-- SettingsError
@@ -222,12 +221,8 @@ class RegionOutsideFrame(QueryError):
     exit_code = 31
 
 
-class ExampleUnreadable(QueryError):
+class QueryUnreadable(QueryError):
     exit_code = 32
-
-
-class GazeUnreadable(QueryError):
-    exit_code = 33
 
 
 class BudgetError(ArrStreamError):

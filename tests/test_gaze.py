@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_stream.errors import GazeUnreadable
+from arr_stream.errors import QueryUnreadable
 from arr_stream.relevance.gaze import GazeTrack, load_gaze, splat
 
 
@@ -42,18 +42,18 @@ def test_columns_in_any_order_beside_others_with_spaces_and_a_byte_order_mark(tm
     ],
 )
 def test_malformed_files_name_the_line(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(GazeUnreadable, match=says) as caught:
+    with pytest.raises(QueryUnreadable, match=says) as caught:
         load_gaze(_file(tmp_path, text))
     assert caught.value.remedy
 
 
 def test_missing_folder_and_binary(tmp_path: Path) -> None:
-    with pytest.raises(GazeUnreadable, match="No such file"):
+    with pytest.raises(QueryUnreadable, match="No such file"):
         load_gaze(tmp_path / "none.csv")
-    with pytest.raises(GazeUnreadable):
+    with pytest.raises(QueryUnreadable):
         load_gaze(tmp_path)
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01" * 100)
-    with pytest.raises(GazeUnreadable, match="not a CSV text file"):
+    with pytest.raises(QueryUnreadable, match="not a CSV text file"):
         load_gaze(tmp_path / "binary.csv")
 
 

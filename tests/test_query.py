@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, RegionOutsideFrame
+from arr_stream.errors import EmptyQuery, InvalidSetting, QueryUnreadable, RegionOutsideFrame
 from arr_stream.relevance.membership import text_relevance
 from arr_stream.relevance.query import (
     RegionQuery,
@@ -201,21 +201,21 @@ def test_transparency_takes_the_mean_of_what_is_visible(tmp_path: Path) -> None:
 
 def test_example_with_too_many_pixels(tmp_path: Path) -> None:
     Image.fromarray(_picture(20, 20)).save(tmp_path / "big.png")
-    with pytest.raises(ExampleUnreadable, match=r"20x20 pixels, the limit is 399"):
+    with pytest.raises(QueryUnreadable, match=r"20x20 pixels, the limit is 399"):
         load_example(tmp_path / "big.png", max_pixels=399)
 
 
 def test_unreadable_examples(tmp_path: Path) -> None:
-    with pytest.raises(ExampleUnreadable, match="no such file"):
+    with pytest.raises(QueryUnreadable, match="no such file"):
         load_example(tmp_path / "missing.png")
     (tmp_path / "words.png").write_text("not a picture")
-    with pytest.raises(ExampleUnreadable, match="cannot be read as a picture"):
+    with pytest.raises(QueryUnreadable, match="cannot be read as a picture"):
         load_example(tmp_path / "words.png")
-    with pytest.raises(ExampleUnreadable):
+    with pytest.raises(QueryUnreadable):
         load_example(tmp_path)
     Image.fromarray(_picture(64, 64)).save(tmp_path / "whole.png")
     (tmp_path / "cut.png").write_bytes((tmp_path / "whole.png").read_bytes()[:2000])
-    with pytest.raises(ExampleUnreadable):
+    with pytest.raises(QueryUnreadable):
         load_example(tmp_path / "cut.png")
 
 
@@ -233,14 +233,14 @@ def test_damaged_examples_are_read_or_refused_and_nothing_else(tmp_path: Path, s
         (tmp_path / "damaged").write_bytes(damaged)
         try:
             load_example(tmp_path / "damaged", max_pixels=1_000_000)
-        except ExampleUnreadable:
+        except QueryUnreadable:
             refused += 1
     assert refused
 
 
 def test_formats_that_run_other_programs_are_refused(tmp_path: Path) -> None:
     Image.fromarray(_picture()).save(tmp_path / "crop.eps")
-    with pytest.raises(ExampleUnreadable):
+    with pytest.raises(QueryUnreadable):
         load_example(tmp_path / "crop.eps")
 
 

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.errors import GazeUnreadable
+from arr_stream.errors import QueryUnreadable
 from arr_stream.types import FloatArray
 
 COLUMNS = ("pts_seconds", "x", "y")
@@ -69,7 +69,7 @@ def load_gaze(path: str | Path, *, max_samples: int = MAX_SAMPLES) -> GazeTrack:
     """Read a CSV file with a header that names `pts_seconds`, `x` and `y`.
 
     Raises:
-        GazeUnreadable: Missing, not text, a column is missing, a row is malformed, not finite or out of range, times
+        QueryUnreadable: Missing, not text, a column is missing, a row is malformed, not finite or out of range, times
             run backwards, there is no sample, or there are more than `max_samples`. Names the line.
     """
     path = Path(path)
@@ -80,23 +80,23 @@ def load_gaze(path: str | Path, *, max_samples: int = MAX_SAMPLES) -> GazeTrack:
             header = [name.strip().lower() for name in next(rows, [])]
             missing = [name for name in COLUMNS if name not in header]
             if missing:
-                raise GazeUnreadable(f"{path}, line 1: no column {', '.join(missing)}", remedy=_HEADER_REMEDY)
+                raise QueryUnreadable(f"{path}, line 1: no column {', '.join(missing)}", remedy=_HEADER_REMEDY)
             for row in rows:
                 if not any(cell.strip() for cell in row):
                     continue
                 fault = _take(row, [header.index(name) for name in COLUMNS], times, points)
                 if fault is not None:
-                    raise GazeUnreadable(f"{path}, line {rows.line_num}: {fault}", remedy=_ROW_REMEDY)
+                    raise QueryUnreadable(f"{path}, line {rows.line_num}: {fault}", remedy=_ROW_REMEDY)
                 if len(times) > max_samples:
-                    raise GazeUnreadable(
+                    raise QueryUnreadable(
                         f"{path} has more than {max_samples} samples", remedy="reduce its sampling rate or cut the file"
                     )
     except OSError as exc:
-        raise GazeUnreadable(f"{path}: {exc.strerror or exc}", remedy="give a CSV file") from exc
+        raise QueryUnreadable(f"{path}: {exc.strerror or exc}", remedy="give a CSV file") from exc
     except (UnicodeDecodeError, csv.Error) as exc:
-        raise GazeUnreadable(f"{path}: not a CSV text file: {exc}", remedy=_HEADER_REMEDY) from exc
+        raise QueryUnreadable(f"{path}: not a CSV text file: {exc}", remedy=_HEADER_REMEDY) from exc
     if not times:
-        raise GazeUnreadable(f"{path} holds no sample", remedy="give a row of pts_seconds,x,y for each sample")
+        raise QueryUnreadable(f"{path} holds no sample", remedy="give a row of pts_seconds,x,y for each sample")
     return GazeTrack(np.asarray(times, np.float64), np.asarray(points, np.float32).reshape(-1, 2))
 
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from arr_stream.errors import (
     EmptyQuery,
-    ExampleUnreadable,
     InvalidSetting,
+    QueryUnreadable,
     RegionOutsideFrame,
 )
 from arr_stream.keyframes.objects import REMEDY
@@ -321,12 +321,12 @@ def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQ
     Transparent pixels get the mean colour of the visible ones, so that they add no other colour.
 
     Raises:
-        ExampleUnreadable: Missing, not a picture, damaged, too large or wholly transparent.
+        QueryUnreadable: Missing, not a picture, damaged, too large or wholly transparent.
     """
     path = Path(path)
     rgba = _read_rgba(path, max_pixels)
     if not rgba[..., 3].any():
-        raise ExampleUnreadable(f"example {path} is wholly transparent", remedy="give a picture with visible pixels")
+        raise QueryUnreadable(f"example {path} is wholly transparent", remedy="give a picture with visible pixels")
     return ExampleQuery(path, _flatten(rgba))
 
 
@@ -341,17 +341,17 @@ def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path, formats=EXAMPLE_FORMATS) as image:
                 if image.width * image.height > max_pixels:
-                    raise ExampleUnreadable(
+                    raise QueryUnreadable(
                         f"example {path} has {image.width}x{image.height} pixels, the limit is {max_pixels}",
                         remedy="crop it to the object",
                     )
                 return _upright_rgba(image)
-    except ExampleUnreadable:
+    except QueryUnreadable:
         raise
     except FileNotFoundError as exc:
-        raise ExampleUnreadable(f"example {path}: no such file", remedy=remedy) from exc
+        raise QueryUnreadable(f"example {path}: no such file", remedy=remedy) from exc
     except Exception as exc:  # Pillow's decoders raise almost anything on damaged files, TypeError and KeyError too.
-        raise ExampleUnreadable(f"example {path}: cannot be read as a picture: {exc}", remedy=remedy) from exc
+        raise QueryUnreadable(f"example {path}: cannot be read as a picture: {exc}", remedy=remedy) from exc
 
 
 def make_queries(texts: Sequence[str], region: str | None = None, example: str | Path | None = None) -> list[Query]:

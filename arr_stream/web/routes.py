@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 import arr_stream
 from arr_stream.config import public_settings
 from arr_stream.draw.views import VIEWS
-from arr_stream.errors import ExampleUnreadable, InvalidSetting
+from arr_stream.errors import InvalidSetting, QueryUnreadable
 from arr_stream.live.publishing import MOST_RECORDS
 from arr_stream.live.runner import StreamRunner
 from arr_stream.records.schema import Header
@@ -341,8 +341,8 @@ def _read_example(picture: bytes) -> ExampleQuery:
         path.write_bytes(picture)
         try:
             return load_example(path, max_pixels=_MOST_EXAMPLE_PIXELS)
-        except ExampleUnreadable as exc:
-            raise ExampleUnreadable(exc.message.replace(f"{folder}/", ""), remedy=exc.remedy) from exc
+        except QueryUnreadable as exc:
+            raise QueryUnreadable(exc.message.replace(f"{folder}/", ""), remedy=exc.remedy) from exc
 
 
 def _header(runner: StreamRunner) -> Header:

@@ -19,10 +19,7 @@ import av.error
 from av.container import Flags, InputContainer
 
 from arr_stream.config import Settings
-from arr_stream.errors import (
-    BackendUnavailable,
-    CameraUnavailable,
-)
+from arr_stream.errors import BackendUnavailable, CameraUnavailable
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live.connection import Interrupt
 from arr_stream.sources.live.decoding import Decoding
