@@ -45,7 +45,7 @@ from arr_stream.relevance.query import (
 )
 from arr_stream.selection.budget import DEFAULT_TOKENS
 from arr_stream.sources import open_source
-from arr_stream.sources.base import Reading, Source
+from arr_stream.sources.base import Source
 from arr_stream.types import FloatArray, Frame, Grid
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ class Stream:
         start_seconds: float = 0.0,
         end_seconds: float | None = None,
         models: Models | None = None,
-        reading: Reading | None = None,
     ) -> None:
-        self.reading = reading or Reading()
         self.gaze_csv = gaze_csv
         self._models = models
         self.source = source
@@ -353,7 +351,6 @@ def open(
         asked.append(RegionQuery(region, region_at_seconds))
     if example is not None:
         asked.append(example if isinstance(example, ExampleQuery) else load_example(example))
-    reading: Reading | None = None
     stride = settings.source.stride if stride is None else stride
     # OpenCV's habit; the resulting error explains how to read cameras.
     source = f"camera:{source}" if isinstance(source, int) else source
@@ -369,14 +366,6 @@ def open(
             untagged_matrix=settings.source.untagged_matrix,
             stop_at_damage=settings.source.stop_at_damage,
         )
-        # After the source, which refuses invalid times with a clear message.
-        reading = Reading(
-            video_stream=video_stream,
-            start_seconds=start_seconds,
-            end_seconds=end_seconds,
-            stride=stride,
-            max_frames=max_frames,
-        )
     stream = Stream(
         source,
         settings,
@@ -385,7 +374,6 @@ def open(
         start_seconds=start_seconds or 0.0,
         end_seconds=end_seconds,
         models=models,
-        reading=reading,
     )
     try:
         for each, notice in stream.query_notices.items():

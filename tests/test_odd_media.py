@@ -108,7 +108,6 @@ def test_backward_timestamps_are_put_in_order() -> None:
 
 def test_the_second_of_two_video_streams() -> None:
     with open_source(data_folder("videos_odd/tc_nasa_13013.mp4"), video_stream=1, max_frames=3) as source:
-        assert source.info.video_streams == 2
         assert [frame.size_wh for frame in source.frames()] == [(480, 270)] * 3
 
 

@@ -51,8 +51,6 @@ def test_all_eight_ways_to_lie_come_out_upright(tmp_path: Path, rotation: int, m
         frames = list(source.frames())
     assert source.info.size_wh == (upright.shape[1], upright.shape[0])
     assert np.abs(frames[0].rgb.astype(int) - upright).mean() < 6
-    if not mirror:
-        assert source.info.rotation_degrees == rotation
 
 
 def test_pixel_aspect_turns_with_the_picture(tmp_path: Path) -> None:
@@ -140,7 +138,6 @@ def test_several_video_streams(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mkv", moving_frames(5), more_videos=[other], audio=True)
     with open_source(path) as first, open_source(path, video_stream=1) as second:
         assert (first.info.size_wh, second.info.size_wh) == ((96, 64), (64, 64))
-        assert first.info.video_streams == 2
         assert len(list(second.frames())) == 5
     with pytest.raises(NoVideoStream, match="0 to 1 exist"):
         open_source(path, video_stream=2)

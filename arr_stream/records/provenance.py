@@ -124,7 +124,7 @@ def provenance_of(stream: Stream, question: Question | None = None) -> Provenanc
     return Provenance(
         versions=versions(),
         source=source_identity(stream.source),
-        reading=stream.reading,
+        reading=stream.source.reading,
         queries=tuple(_asked(query) for query in stream.queries),
         gaze=None if stream.gaze_csv is None else file_identity(stream.gaze_csv),
         question=question,

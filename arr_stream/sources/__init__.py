@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from arr_stream.errors import NoVideoStream
-from arr_stream.sources.base import Job, Matrix, Source, SourceInfo, SourceKind, SourceStats, Span
+from arr_stream.sources.base import Job, Matrix, Reading, Source, SourceInfo, SourceKind, SourceStats
 from arr_stream.sources.locate import files_of, public_name
 
 __all__ = ["Source", "SourceInfo", "SourceKind", "SourceStats", "open_source"]
@@ -44,11 +44,18 @@ def open_source(
         InvalidSetting: A start, end, stride or limit is out of range.
         BackendUnavailable: It is HEIF, and the package that reads it is not installed.
     """
-    span, name = Span(start_seconds, end_seconds, stride, max_frames), public_name(str(spec))
+    reading = Reading(
+        video_stream=video_stream,
+        start_seconds=start_seconds,
+        end_seconds=end_seconds,
+        stride=stride,
+        max_frames=max_frames,
+    )
+    name = public_name(str(spec))
     paths, folder, pictures, left_out = files_of(spec)
     if pictures and video_stream:
         raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
-    job = Job(paths, name, pictures, folder, left_out, span, video_stream, max_pixels, untagged_matrix, stop_at_damage)
+    job = Job(paths, name, pictures, folder, left_out, reading, max_pixels, untagged_matrix, stop_at_damage)
     if pictures:
         from arr_stream.sources.images import ImagesSource
 

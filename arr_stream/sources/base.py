@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, dropwhile, islice, takewhile
 from pathlib import Path
-from typing import Literal, Protocol, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -54,8 +53,6 @@ class SourceInfo:
         average_fps: Frames a second of the source, before stride; None if unknown.
         duration_seconds: Length of the whole source; None if the container does not say.
         num_frames: Estimate of the frames to be delivered, after start, end, stride and the limit; headers may lie.
-        rotation_degrees: Clockwise turn, 0, 90, 180 or 270, that made the decoded frames upright.
-        video_streams: Number of video streams to choose from, without cover art.
         path: The file or folder; None for a glob.
         live: Frames arrive at their own pace, whether or not the consumer is ready.
         colour: Colours of the first video picture; None for pictures and browsers.
@@ -71,8 +68,6 @@ class SourceInfo:
     average_fps: float | None = None
     duration_seconds: float | None = None
     num_frames: int | None = None
-    rotation_degrees: int = 0
-    video_streams: int = 1
     path: Path | None = None
     live: bool = False
     colour: Colour | None = None
@@ -101,15 +96,97 @@ class SourceStats:
     stalls: int = 0
 
 
-class Source(AbstractContextManager["Source", None], Protocol):
-    """Source of frames."""
+T = TypeVar("T")
 
-    stats: SourceStats
+# Times are rounded when they are written and when they are typed; a frame at 0.1 belongs to a start of 0.1.
+_TOLERANCE_SECONDS = 1e-6
 
-    @property
-    def info(self) -> SourceInfo:
-        """Properties of the source."""
-        ...
+
+class Reading(BaseModel):
+    """Range of frames read from a source, as records keep it; see `open_source` for the fields.
+
+    Raises:
+        InvalidSetting: A value is out of range, such as a stride of 0.
+        NothingInRange: The end is not after the start.
+    """
+
+    # As in the records: a later version may add fields.
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    video_stream: int | None = None
+    start_seconds: float | None = None
+    end_seconds: float | None = None
+    stride: int = 1
+    max_frames: int | None = None
+
+    def model_post_init(self, _: object) -> None:
+        for name, seconds in (("start", self.start_seconds), ("end", self.end_seconds)):
+            if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
+                raise InvalidSetting(
+                    f"{name} {seconds}: not a time", remedy="give seconds from the beginning, 0 or more"
+                )
+        for name, count in (("stride", self.stride), ("max-frames", self.max_frames)):
+            if count is not None and count < 1:
+                raise InvalidSetting(
+                    f"{name} {count}: must be at least 1", remedy=f"give a whole number for {name}, 1 or more"
+                )
+        if self.end_seconds is not None and self.end_seconds <= (self.start_seconds or 0.0):
+            raise NothingInRange(
+                f"end {self.end_seconds:g} s is not after start {self.start_seconds or 0.0:g} s",
+                remedy="give an end later than the start",
+            )
+
+    def select(self, timed: Iterable[tuple[float, T]]) -> Iterator[tuple[float, T]]:
+        """Iterate over the items in this range, in order, from items with their time in seconds."""
+        start = (self.start_seconds or 0.0) - _TOLERANCE_SECONDS
+        end = math.inf if self.end_seconds is None else self.end_seconds - _TOLERANCE_SECONDS
+        inside = takewhile(lambda each: each[0] < end, dropwhile(lambda each: each[0] < start, timed))
+        stop = None if self.max_frames is None else (self.max_frames - 1) * self.stride + 1
+        return islice(inside, 0, stop, self.stride)
+
+    def expected(self, total: int | None, fps: float | None) -> int | None:
+        """Return the approximate number of `total` frames at `fps` in this range; None if unknown."""
+        count = total
+        if self.start_seconds or self.end_seconds is not None:
+            if fps is None:
+                return self.max_frames
+            first = math.ceil((self.start_seconds or 0.0) * fps - 1e-3)
+            last = math.inf if self.end_seconds is None else math.ceil(self.end_seconds * fps - 1e-3)
+            last = min(last, math.inf if total is None else total)
+            count = None if math.isinf(last) else max(0, int(last) - first)
+        if count is None:
+            return self.max_frames
+        count = -(-count // self.stride)
+        return count if self.max_frames is None else min(count, self.max_frames)
+
+    def nothing(self, name: str, duration_seconds: float | None) -> NothingInRange:
+        """Return the error for a source that has no frame in this range."""
+        length = "of unknown length" if duration_seconds is None else f"{duration_seconds:.3f} s long"
+        end = "" if self.end_seconds is None else f" and before {self.end_seconds:g} s"
+        return NothingInRange(
+            f"{name}: no frame at or after {self.start_seconds or 0.0:g} s{end}; the source is {length}",
+            remedy="choose an earlier start or a later end",
+        )
+
+
+class Source:
+    """Base of sources: reads the first frame on opening and the rest once, then closes itself.
+
+    Reading the first frame early reports bad input before the caller makes any output.
+
+    Attributes:
+        info: Properties of the source.
+        stats: Counters.
+        reading: The range of frames that is read.
+    """
+
+    info: SourceInfo
+
+    def __init__(self) -> None:
+        self.stats = SourceStats()
+        self.reading = Reading()
+        self._made: Iterator[Frame] | None = None
+        self._first: Frame | None = None
 
     def frames(self) -> Iterator[Frame]:
         """Yield upright frames in presentation order; one pass, after which the source is closed.
@@ -118,26 +195,6 @@ class Source(AbstractContextManager["Source", None], Protocol):
             SourceDamaged: Frames are lost or unreliable, or the end is missing; raised after all decodable frames.
             SourceTooLarge: A frame has more pixels than the limit.
         """
-        ...
-
-    def close(self) -> None:
-        """Close files; safe to call again."""
-        ...
-
-
-class OnePass:
-    """Base of sources: reads the first frame on opening and the rest once, then closes itself.
-
-    Reading the first frame early reports bad input before the caller makes any output.
-    """
-
-    def __init__(self) -> None:
-        self.stats = SourceStats()
-        self._made: Iterator[Frame] | None = None
-        self._first: Frame | None = None
-
-    def frames(self) -> Iterator[Frame]:
-        """Yield upright frames in presentation order; see `Source.frames`."""
         if self._made is None or self._first is None:
             raise RuntimeError("the frames of this source were taken already, or it is closed; open it again")
         made, first = self._made, self._first
@@ -167,89 +224,6 @@ class OnePass:
         self.close()
 
 
-T = TypeVar("T")
-
-# Times are rounded when they are written and when they are typed; a frame at 0.1 belongs to a start of 0.1.
-_TOLERANCE_SECONDS = 1e-6
-
-
-class Reading(BaseModel):
-    """Range of frames read from a source, as records keep it; see `arr_stream.open`."""
-
-    # As in the records: a later version may add fields.
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
-
-    video_stream: int | None = None
-    start_seconds: float | None = None
-    end_seconds: float | None = None
-    stride: int = 1
-    max_frames: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Part of a source; see `open_source` for the fields.
-
-    Raises:
-        InvalidSetting: A value is out of range, such as a stride of 0.
-        NothingInRange: The end is not after the start.
-    """
-
-    start_seconds: float | None = None
-    end_seconds: float | None = None
-    stride: int = 1
-    max_frames: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, seconds in (("start", self.start_seconds), ("end", self.end_seconds)):
-            if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
-                raise InvalidSetting(
-                    f"{name} {seconds}: not a time", remedy="give seconds from the beginning, 0 or more"
-                )
-        for name, count in (("stride", self.stride), ("max-frames", self.max_frames)):
-            if count is not None and count < 1:
-                raise InvalidSetting(
-                    f"{name} {count}: must be at least 1", remedy=f"give a whole number for {name}, 1 or more"
-                )
-        if self.end_seconds is not None and self.end_seconds <= (self.start_seconds or 0.0):
-            raise NothingInRange(
-                f"end {self.end_seconds:g} s is not after start {self.start_seconds or 0.0:g} s",
-                remedy="give an end later than the start",
-            )
-
-    def select(self, timed: Iterable[tuple[float, T]]) -> Iterator[tuple[float, T]]:
-        """Iterate over the items in this span, in order, from items with their time in seconds."""
-        start = (self.start_seconds or 0.0) - _TOLERANCE_SECONDS
-        end = math.inf if self.end_seconds is None else self.end_seconds - _TOLERANCE_SECONDS
-        inside = takewhile(lambda each: each[0] < end, dropwhile(lambda each: each[0] < start, timed))
-        stop = None if self.max_frames is None else (self.max_frames - 1) * self.stride + 1
-        return islice(inside, 0, stop, self.stride)
-
-    def expected(self, total: int | None, fps: float | None) -> int | None:
-        """Return the approximate number of `total` frames at `fps` in this span; None if unknown."""
-        count = total
-        if self.start_seconds or self.end_seconds is not None:
-            if fps is None:
-                return self.max_frames
-            first = math.ceil((self.start_seconds or 0.0) * fps - 1e-3)
-            last = math.inf if self.end_seconds is None else math.ceil(self.end_seconds * fps - 1e-3)
-            last = min(last, math.inf if total is None else total)
-            count = None if math.isinf(last) else max(0, int(last) - first)
-        if count is None:
-            return self.max_frames
-        count = -(-count // self.stride)
-        return count if self.max_frames is None else min(count, self.max_frames)
-
-    def nothing(self, name: str, duration_seconds: float | None) -> NothingInRange:
-        """Return the error for a source that has no frame in this span."""
-        length = "of unknown length" if duration_seconds is None else f"{duration_seconds:.3f} s long"
-        end = "" if self.end_seconds is None else f" and before {self.end_seconds:g} s"
-        return NothingInRange(
-            f"{name}: no frame at or after {self.start_seconds or 0.0:g} s{end}; the source is {length}",
-            remedy="choose an earlier start or a later end",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """Files to read and how; the other fields are as in `open_source`.
@@ -264,14 +238,13 @@ class Job:
 
     paths: Sequence[Path]
     name: str
-    pictures: bool = False
-    folder: Path | None = None
-    left_out: Sequence[Path] = ()
-    span: Span = Span()
-    video_stream: int | None = None
-    max_pixels: int = 100_000_000
-    untagged_matrix: Matrix = "auto"
-    stop_at_damage: bool = False
+    pictures: bool
+    folder: Path | None
+    left_out: Sequence[Path]
+    reading: Reading
+    max_pixels: int
+    untagged_matrix: Matrix
+    stop_at_damage: bool
 
 
 def too_large(name: str, size_wh: tuple[int, int], max_pixels: int, *, instead: str) -> SourceTooLarge:

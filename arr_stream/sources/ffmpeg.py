@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from arr_stream.errors import NoFrames, SourceDamaged, SourceError
-from arr_stream.sources.base import Colour, Job, OnePass, SourceInfo, SourceStats, too_large
+from arr_stream.sources.base import Colour, Job, Source, SourceInfo, SourceStats, too_large
 from arr_stream.sources.clock import Clock
 from arr_stream.sources.colour import colour_of, rgb_of
 from arr_stream.sources.damage import DamageLog, is_cut_short, unreliable
@@ -52,7 +52,7 @@ _MOST_READ_ERRORS = 16
 Timed = Iterator[tuple[float, VideoFrame]]
 
 
-class FfmpegSource(OnePass):
+class FfmpegSource(Source):
     """Media file.
 
     Packets that cannot be decoded are skipped and counted as lost frames. Frames that the decoder concealed, and those
@@ -67,7 +67,7 @@ class FfmpegSource(OnePass):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        self._job = job
+        self._job, self.reading = job, job.reading
         self._problem: str | None = None
         self._cut_short: str | None = None
         self._notices: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class FfmpegSource(OnePass):
         self._release()
         self._media = open_media(self._job.paths[0], self._job.name)
         self._container = self._media.container
-        self._stream, self._streams = choose_stream(self._container, self._job.name, self._job.video_stream)
+        self._stream = choose_stream(self._container, self._job.name, self._job.reading.video_stream)
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
         self._decoder = context
@@ -105,7 +105,7 @@ class FfmpegSource(OnePass):
             raise too_large(self._job.name, (width, height), self._job.max_pixels, instead="scale the video down")
 
     def _prime(self) -> None:
-        self._made = self._frames(self._job.span.select(self._beginning()))
+        self._made = self._frames(self._job.reading.select(self._beginning()))
         self._first = next(self._made, None)
         if self._first is None:
             raise self._nothing()
@@ -117,7 +117,7 @@ class FfmpegSource(OnePass):
             return NoFrames(
                 f"{self._job.name}: not one frame can be decoded{why}", remedy="check that the file is complete"
             )
-        return self._job.span.nothing(self._job.name, self._duration_seconds())
+        return self._job.reading.nothing(self._job.name, self._duration_seconds())
 
     def _beginning(self) -> Timed:
         """Return timed pictures starting at the last keyframe at or before the start."""
@@ -125,7 +125,7 @@ class FfmpegSource(OnePass):
         first = next(timed, None)
         if first is None:
             return iter(())
-        start = self._job.span.start_seconds
+        start = self._job.reading.start_seconds
         if not start:
             return chain([first], timed)
         if self._is_joined():
@@ -326,10 +326,8 @@ class FfmpegSource(OnePass):
             pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
             average_fps=fps,
             duration_seconds=duration,
-            num_frames=self._job.span.expected(total, fps),
+            num_frames=self._job.reading.expected(total, fps),
             codec=self._stream.codec_context.name,
-            rotation_degrees=self._upright.orientation.rotation_degrees,
-            video_streams=self._streams,
             path=self._job.folder,
             colour=self._colour,
             notices=self._notices,

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_stream.errors import NotAMediaFile, SourceDamaged, SourceTooLarge
 from arr_stream.extras import needed_by
-from arr_stream.sources.base import Job, OnePass, SourceInfo, SourceStats, too_large
+from arr_stream.sources.base import Job, Source, SourceInfo, SourceStats, too_large
 from arr_stream.sources.locate import content_of, public_name
 from arr_stream.types import ByteArray, Frame
 
@@ -32,7 +32,7 @@ _MOST_SRGB_LEVELS = 3
 """Largest change of any colour by a profile that counts as sRGB; versions of sRGB differ by their rounding."""
 
 
-class ImagesSource(OnePass):
+class ImagesSource(Source):
     """Pictures as frames, in the order given, 30 a second; they may differ in size.
 
     Unreadable pictures are skipped and named by the error at the end; the others keep their times. A single file with
@@ -45,21 +45,22 @@ class ImagesSource(OnePass):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
+        self.reading = job.reading
         several = len(job.paths) == 1 and _holds_several(job)
         total, fps = (None, None) if several else (len(job.paths), _FPS)
         pictures = _pages(job) if several else ((index / _FPS, path) for index, path in enumerate(job.paths))
         duration = None if total is None else total / _FPS
-        self._made = _frames(job, job.span.select(pictures), self.stats)
+        self._made = _frames(job, job.reading.select(pictures), self.stats)
         self._first = next(self._made, None)
         if self._first is None:
-            raise job.span.nothing(job.name, duration)
+            raise job.reading.nothing(job.name, duration)
         self.info = SourceInfo(
             name=job.name,
             kind="animation" if content_of(job.paths[0]) == "animation" else "images",
             size_wh=self._first.size_wh,
             average_fps=fps,
             duration_seconds=duration,
-            num_frames=job.span.expected(total, fps),
+            num_frames=job.reading.expected(total, fps),
             codec=job.paths[0].suffix[1:].lower(),
             path=job.folder,
             left_out=tuple(_left_out(path) for path in job.left_out),

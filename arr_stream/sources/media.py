@@ -85,7 +85,7 @@ def opened_video(job: Job) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open the media file of a job once more, beside its source; raises as `open_media` and `choose_stream` do."""
     media = open_media(job.paths[0], job.name)
     try:
-        yield media.container, choose_stream(media.container, job.name, job.video_stream)[0]
+        yield media.container, choose_stream(media.container, job.name, job.reading.video_stream)
     finally:
         media.close()
 
@@ -95,8 +95,8 @@ def moving_pictures(container: InputContainer) -> list[VideoStream]:
     return [stream for stream in container.streams.video if not stream.disposition & _COVER]
 
 
-def choose_stream(container: InputContainer, name: str, number: int | None) -> tuple[VideoStream, int]:
-    """Return the video stream of that number (from 0), and the number of streams, without cover art.
+def choose_stream(container: InputContainer, name: str, number: int | None) -> VideoStream:
+    """Return the video stream of that number, from 0 and without cover art.
 
     Raises:
         NoFrames: The container holds no streams at all.
@@ -118,7 +118,7 @@ def choose_stream(container: InputContainer, name: str, number: int | None) -> t
     context: object = stream.codec_context
     if context is None:
         raise NotAMediaFile(f"{name}: FFmpeg has no decoder for its video", remedy="convert it to H.264 first")
-    return stream, len(streams)
+    return stream
 
 
 def next_of(made: Iterator[T]) -> T | None:
@@ -171,13 +171,6 @@ class Orientation:
         """Return the orientation of the picture's display matrix."""
         matrix = picture.side_data.get("DISPLAYMATRIX")
         return cls.from_display_matrix(bytes(matrix)) if isinstance(matrix, SideData) else cls()
-
-    @property
-    def rotation_degrees(self) -> int:
-        """Clockwise turn: 0, 90, 180 or 270; of a mirrored picture, the turn that follows the mirroring of x."""
-        if self.transposed:
-            return 90 if self.mirror_x else 270
-        return 180 if self.mirror_y else 0
 
     def pixel_aspect(self, stream: VideoStream) -> float:
         """Return the width of an upright pixel over its height; 1.0 if the stream does not say."""

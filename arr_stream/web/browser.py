@@ -7,7 +7,6 @@ import json
 import math
 import struct
 import time
-from typing import cast
 
 from fastapi import APIRouter
 from pydantic import Field, ValidationError
@@ -114,7 +113,7 @@ class BrowserSocket(StayingSocket):
                 source.close()
                 raise
             # Its `info` is set by now, and never changes.
-            return cast(Source, source)
+            return source
 
         streams, preset = self.serving.streams, wanted.preset
         return streams.add("browser", opener=open_it, name=wanted.name, query=wanted.query, preset=preset, once=True)

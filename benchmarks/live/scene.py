@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import cv2
 import numpy as np
 
-from arr_stream.sources.base import OnePass, SourceInfo
+from arr_stream.sources.base import Source, SourceInfo
 from arr_stream.types import ByteArray, Frame
 
 MODULUS = 1 << 16
@@ -132,7 +132,7 @@ class Scene:
         return rgb
 
 
-class CounterSource(OnePass):
+class CounterSource(Source):
     """Gives the scene's pictures at their time, as a camera does; one that nobody waited for is not made up later.
 
     Args:
@@ -154,8 +154,6 @@ class CounterSource(OnePass):
             duration_seconds=None,
             num_frames=None,
             codec="rgb24",
-            rotation_degrees=0,
-            video_streams=1,
             path=None,
             live=True,
         )

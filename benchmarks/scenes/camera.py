@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.sources.base import OnePass, SourceInfo
+from arr_stream.sources.base import Source, SourceInfo
 from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
 
 Camera = Literal["still", "panning", "shaking"]
@@ -168,7 +168,7 @@ def with_grain(rgb: ByteArray, seed: int) -> ByteArray:
     return np.ascontiguousarray(noisy, np.uint8)
 
 
-class GeneratedSource(OnePass):
+class GeneratedSource(Source):
     """Pictures made one by one as frames.
 
     Args:
@@ -191,7 +191,5 @@ class GeneratedSource(OnePass):
             duration_seconds=count / fps,
             num_frames=count,
             codec="raw",
-            rotation_degrees=0,
-            video_streams=1,
             path=None,
         )

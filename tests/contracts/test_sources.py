@@ -87,7 +87,6 @@ def test_info_is_there_before_the_frames(made: Made) -> None:
     assert info.average_fps == pytest.approx(made.fps, rel=0.02)
     assert info.duration_seconds == pytest.approx(COUNT / made.fps, rel=0.1)
     assert info.num_frames is not None and abs(info.num_frames - COUNT) <= 1
-    assert info.video_streams == 1
 
 
 def test_start_end_stride_and_limit_choose_among_the_same_frames(made: Made) -> None:

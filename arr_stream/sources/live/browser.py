@@ -14,12 +14,12 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, ConnectionFailed, NotAMediaFile, StreamSilent
-from arr_stream.sources.base import OnePass, SourceInfo, too_large
+from arr_stream.sources.base import Source, SourceInfo, too_large
 from arr_stream.sources.clock import ArrivalClock
 from arr_stream.types import ByteArray, Frame
 
 
-class BrowserSource(OnePass):
+class BrowserSource(Source):
     """Source of JPEG pictures that another thread pushes.
 
     With `live.policy=latest` only the newest picture waits to be taken, with `every` `live.buffer_frames` do. Pictures
@@ -34,8 +34,6 @@ class BrowserSource(OnePass):
         error: Why the source ended; None if it was closed, or the browser stopped sending.
         on_close: Called once, when the source is closed or its iteration ends, by the thread that does so.
     """
-
-    info: SourceInfo
 
     def __init__(self, name: str, settings: Settings) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ class Decoding:
             raise
 
     def _begin(self) -> None:
-        self._stream, self._count = choose_stream(self._container, self._name, None)
+        self._stream = choose_stream(self._container, self._name, None)
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
         self._decoder = context
@@ -92,8 +92,6 @@ class Decoding:
             codec=self._stream.codec_context.name,
             average_fps=float(rate) if rate and 0 < rate <= 1000 else None,
             pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
-            rotation_degrees=self._upright.orientation.rotation_degrees,
-            video_streams=self._count,
             colour=self._colour,
         )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, LiveSourceError, NoFrames, SourceDamaged, SourceTooLarge, StreamSilent
-from arr_stream.sources.base import OnePass, SourceKind
+from arr_stream.sources.base import Source, SourceKind
 from arr_stream.sources.clock import ArrivalClock
 from arr_stream.sources.live.connection import Arrived, Connection, Interrupt, OnState, Opener, SourceState, StateName
 from arr_stream.types import Frame
@@ -21,7 +21,7 @@ _JITTER = 0.2
 _CLOSE_SECONDS = 5.0
 
 
-class LiveSource(OnePass):
+class LiveSource(Source):
     """Frames of a live source, across breaks, stalls, and changes of size or codec.
 
     `close` may be called from any thread, and ends the frames at once, even while the reading thread waits.
