@@ -188,7 +188,8 @@ def frame_scores(group: Case, weights: ScoringSettings) -> Tensor:
         return torch.cat([getattr(each, name) for each in of])
 
     change = Change(*(joined(changes, name) for name in ("cells", "certainty", "known")))
-    sample = Sample(*(joined(samples, name) for name in ("values", "relevance", "figure", "moved", "words")), change)
+    values = {name: joined(samples, name) for name in ("values", "relevance", "figure", "moved", "words")}
+    sample = Sample(**values, change=change)
     scores: Tensor = balance_tensions(sample, joined(group, "answered"), weights).score
     return scores.reshape(len(group), -1)
 

@@ -294,7 +294,7 @@ def _whole(
     out = torch.zeros((40, wh[1], wh[0]), device=device)
 
     def dense() -> None:
-        carrying = {
+        carrying: dict[int, Plane | LazyPlane] = {
             **region_planes(lambda: labels, flow),
             TEXT: CarriedPlane(TEXT, text, flow, outside=0.0),
             EMBEDDING.start: CarriedPlane(EMBEDDING.start, embedding, flow),
