@@ -1,63 +1,7 @@
-"""All errors that arr-stream raises deliberately.
+"""All errors that arr-stream raises deliberately, in one tree.
 
-They form one tree; each class has its own exit code, so that scripts can distinguish causes:
-
-    ArrStreamError                       1
-    +-- SourceError
-    |   +-- SourceNotFound              10   no such file or folder
-    |   +-- NotAMediaFile               11   FFmpeg cannot open it
-    |   +-- NoVideoStream               12   audio only, or no stream of that number
-    |   +-- NoFrames                    13   opens, but not one frame decodes
-    |   +-- NoImages                    14   a folder or glob without pictures
-    |   +-- SourceDamaged               15   frames are lost or unreliable, or the end is missing; the rest is kept
-    |   +-- SourceTooLarge              16   more pixels a frame than the limit
-    |   +-- NothingInRange              18   --start and --end leave no frame
-    |   +-- SourceChanged               87   not the source of the records
-    |   +-- LiveSourceError
-    |       +-- CameraUnavailable       90   no such camera, in use by another program, access denied, or unplugged
-    |       +-- ConnectionFailed        94   unknown host, refused, unreachable, or broken off
-    |       +-- AuthenticationFailed    95   wrong or missing user or password
-    |       +-- StreamNotFound          96   the server has no such stream
-    |       +-- StreamSilent            97   connected, but no data arrives
-    +-- OutputError
-    |   +-- OutputExists                20
-    |   +-- OutputUnwritable            21
-    |   +-- DiskFull                    22
-    |   +-- EncodingFailed              23
-    +-- QueryError
-    |   +-- EmptyQuery                  30
-    |   +-- RegionOutsideFrame          31
-    |   +-- QueryUnreadable             32   a file of a query: example picture or gaze
-    +-- BudgetError                     40
-    +-- NothingChosen                   41   no cell was chosen, and a model needs at least one
-    +-- SettingsError
-    |   +-- UnknownSetting              50
-    |   +-- InvalidSetting              51
-    |   +-- PresetNotFound              52
-    +-- BackendUnavailable              60   a package or weights are missing
-    +-- KeyframeFailed                  61   generation raised, in step
-    +-- WeightsInvalid                  62   damaged, of another model, with a wrong hash, or with code in them
-    +-- FetchFailed                     63   weights could not be downloaded
-    +-- ModelUnsupported                64   not a model, of another architecture, or for another transformers
-    +-- ModelTooLarge                   65   needs more memory than there is
-    +-- ContextExceeded                 66   more cells or a longer question than the model's context holds
-    +-- ServerFailed                    67   a model's server is down, slow, or sends invalid answers
-    +-- ConsumerFailed                  70
-    +-- DisplayUnavailable              71   no display, or nothing to open a window with
-    +-- ListenFailed                    72   the port is in use, or the address is not of this machine
-    +-- EvaluationDataError             80
-    |   +-- EvaluationIncomplete        82   some of the data was skipped; the rest is done
-    +-- MeasurementFailed               81   a benchmark's operation failed
-    +-- NoGain                          83   tuned weights are not reliably better on held-out data; no preset written
-    +-- NotReplayable                   85   the records lack data for a replay
-    +-- RecordsDiffer                   86   the replay gave another result
-    +-- BatchError
-    |   +-- BatchIncomplete            100   some files of a batch failed; the others are done
-    |   +-- BatchDiffers               101   the folder holds a batch with other settings, or something else
-    |   +-- BatchBusy                  102   another process works in the folder
-    |   +-- WorkerLost                 103   a worker ended by itself, again and again
-
-The command line ends with 2 after a usage error (its parser's convention) and 130 after Ctrl-C.
+Each class has its own exit code, so that scripts can distinguish causes. The command line also ends with 2 after a
+usage error (its parser's convention), and with 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -113,49 +57,41 @@ class SourceError(ArrStreamError):
 
 
 class SourceNotFound(SourceError):
-    exit_code = 10
+    exit_code = 10  # no such file or folder
 
 
 class NotAMediaFile(SourceError):
-    exit_code = 11
+    exit_code = 11  # FFmpeg cannot open it
 
 
 class NoVideoStream(SourceError):
-    exit_code = 12
+    exit_code = 12  # audio only, or no stream of that number
 
 
 class NoFrames(SourceError):
-    exit_code = 13
+    exit_code = 13  # opens, but not one frame decodes
 
 
 class NoImages(SourceError):
-    exit_code = 14
+    exit_code = 14  # a folder or glob without pictures
 
 
 class SourceDamaged(SourceError):
-    """Error of a source with lost or unreliable frames, or without its end; raised after all that could be decoded.
-
-    Attributes:
-        frames_read: Number of frames delivered.
-    """
+    """Error of a source with lost or unreliable frames, or without its end; raised after all that could be decoded."""
 
     exit_code = 15
 
-    def __init__(self, message: str, *, frames_read: int, remedy: str | None = None) -> None:
-        super().__init__(message, remedy=remedy)
-        self.frames_read = frames_read
-
 
 class SourceTooLarge(SourceError):
-    exit_code = 16
+    exit_code = 16  # more pixels a frame than the limit
 
 
 class NothingInRange(SourceError):
-    exit_code = 18
+    exit_code = 18  # --start and --end leave no frame
 
 
 class SourceChanged(SourceError):
-    exit_code = 87
+    exit_code = 87  # not the source of the records
 
 
 class LiveSourceError(SourceError):
@@ -169,24 +105,24 @@ class LiveSourceError(SourceError):
 
 
 class CameraUnavailable(LiveSourceError):
-    exit_code = 90
+    exit_code = 90  # no such camera, in use by another program, access denied, or unplugged
 
 
 class ConnectionFailed(LiveSourceError):
-    exit_code = 94
+    exit_code = 94  # unknown host, refused, unreachable, or broken off
 
 
 class AuthenticationFailed(LiveSourceError):
-    exit_code = 95
+    exit_code = 95  # wrong or missing user or password
     permanent = True
 
 
 class StreamNotFound(LiveSourceError):
-    exit_code = 96
+    exit_code = 96  # the server has no such stream
 
 
 class StreamSilent(LiveSourceError):
-    exit_code = 97
+    exit_code = 97  # connected, but no data arrives
 
 
 class OutputError(ArrStreamError):
@@ -222,7 +158,7 @@ class RegionOutsideFrame(QueryError):
 
 
 class QueryUnreadable(QueryError):
-    exit_code = 32
+    exit_code = 32  # a file of a query: example picture or gaze
 
 
 class BudgetError(ArrStreamError):
@@ -230,7 +166,7 @@ class BudgetError(ArrStreamError):
 
 
 class NothingChosen(ArrStreamError):
-    exit_code = 41
+    exit_code = 41  # no cell was chosen, and a model needs at least one
 
 
 class SettingsError(ArrStreamError):
@@ -250,35 +186,35 @@ class PresetNotFound(SettingsError):
 
 
 class BackendUnavailable(ArrStreamError):
-    exit_code = 60
+    exit_code = 60  # a package or weights are missing
 
 
 class KeyframeFailed(ArrStreamError):
-    exit_code = 61
+    exit_code = 61  # generation raised, in step
 
 
 class WeightsInvalid(ArrStreamError):
-    exit_code = 62
+    exit_code = 62  # damaged, of another model, with a wrong hash, or with code in them
 
 
 class FetchFailed(ArrStreamError):
-    exit_code = 63
+    exit_code = 63  # weights could not be downloaded
 
 
 class ModelUnsupported(ArrStreamError):
-    exit_code = 64
+    exit_code = 64  # not a model, of another architecture, or for another transformers
 
 
 class ModelTooLarge(ArrStreamError):
-    exit_code = 65
+    exit_code = 65  # needs more memory than there is
 
 
 class ContextExceeded(ArrStreamError):
-    exit_code = 66
+    exit_code = 66  # more cells or a longer question than the model's context holds
 
 
 class ServerFailed(ArrStreamError):
-    exit_code = 67
+    exit_code = 67  # a model's server is down, slow, or sends invalid answers
 
 
 class ConsumerFailed(ArrStreamError):
@@ -286,11 +222,11 @@ class ConsumerFailed(ArrStreamError):
 
 
 class DisplayUnavailable(ArrStreamError):
-    exit_code = 71
+    exit_code = 71  # no display, or nothing to open a window with
 
 
 class ListenFailed(ArrStreamError):
-    exit_code = 72
+    exit_code = 72  # the port is in use, or the address is not of this machine
 
 
 class EvaluationDataError(ArrStreamError):
@@ -298,33 +234,23 @@ class EvaluationDataError(ArrStreamError):
 
 
 class EvaluationIncomplete(EvaluationDataError):
-    exit_code = 82
+    exit_code = 82  # some of the data was skipped; the rest is done
 
 
 class MeasurementFailed(ArrStreamError):
-    exit_code = 81
+    exit_code = 81  # a benchmark's operation failed
 
 
 class NoGain(ArrStreamError):
-    exit_code = 83
+    exit_code = 83  # tuned weights are not reliably better on held-out data; no preset written
 
 
 class NotReplayable(ArrStreamError):
-    exit_code = 85
+    exit_code = 85  # the records lack data for a replay
 
 
 class RecordsDiffer(ArrStreamError):
-    """Error of a replay with another result.
-
-    Attributes:
-        frame_index: The first frame that differs; None for the header.
-    """
-
-    exit_code = 86
-
-    def __init__(self, message: str, *, frame_index: int | None, remedy: str | None = None) -> None:
-        super().__init__(message, remedy=remedy)
-        self.frame_index = frame_index
+    exit_code = 86  # the replay gave another result
 
 
 class BatchError(ArrStreamError):
@@ -332,24 +258,24 @@ class BatchError(ArrStreamError):
 
 
 class BatchIncomplete(BatchError):
-    exit_code = 100
+    exit_code = 100  # some files of a batch failed; the others are done
 
 
 class BatchDiffers(BatchError):
-    exit_code = 101
+    exit_code = 101  # the folder holds a batch with other settings, or something else
 
 
 class BatchBusy(BatchError):
-    exit_code = 102
+    exit_code = 102  # another process works in the folder
 
 
 class WorkerLost(BatchError):
-    exit_code = 103
+    exit_code = 103  # a worker ended by itself, again and again
 
 
 def error_by_name(name: str, message: str, remedy: str | None) -> ArrStreamError | None:
-    """Rebuild an error of this tree from another process; None for other names, and for classes with more fields."""
+    """Rebuild an error of this tree from another process; None for other names."""
     kind = globals().get(name)
-    if isinstance(kind, type) and issubclass(kind, ArrStreamError) and kind.__init__ is ArrStreamError.__init__:
+    if isinstance(kind, type) and issubclass(kind, ArrStreamError):
         return kind(message, remedy=remedy)
     return None

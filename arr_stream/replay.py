@@ -184,7 +184,7 @@ class Comparison:
         if self._over:
             return
         if self._expected is None:
-            self._differ(f"frame {patches.index} comes after the last one in the records", patches.index)
+            self._differ(f"frame {patches.index} comes after the last one in the records")
             return
         self._compare(self._expected, frame_record(patches, self._header), patches.index)
         if self.difference is None:
@@ -196,19 +196,18 @@ class Comparison:
         whole = outcome is not None and outcome.reason in _COMPLETE
         if whole and self.difference is None and self._expected is not None:
             index = self._expected["index"]
-            self._differ(f"frame {index} is in the records and did not come", index)
+            self._differ(f"frame {index} is in the records and did not come")
 
     def _compare(self, expected: Mapping[str, Any], found: Mapping[str, Any], index: int | None) -> None:
         self._digest.add(found)
         if canonical(expected) != canonical(found):
             where = "the header" if index is None else f"frame {index}"
-            self._differ(f"{where} is not the same in {_where(expected, found)}", index)
+            self._differ(f"{where} is not the same in {_where(expected, found)}")
 
-    def _differ(self, what: str, index: int | None) -> None:
+    def _differ(self, what: str) -> None:
         self._finish()
         self.difference = self.difference or RecordsDiffer(
             f"{self._path}: {what}",
-            frame_index=index,
             remedy="compare the input, the settings and the versions with those of the records",
         )
 
@@ -225,7 +224,7 @@ class Comparison:
             self._reason = line.get("reason")
             digest = self._digest.hexdigest()
             if line.get("digest", digest) != digest:
-                self._differ("was changed after it was written: its digest is not that of its lines", None)
+                self._differ("was changed after it was written: its digest is not that of its lines")
         if self._reason not in _COMPLETE:
             self._finish()
         return None

@@ -46,7 +46,6 @@ def read(path: Path, **wish: object) -> tuple[list[Frame], str]:
         try:
             frames.extend(source.frames())
         except SourceDamaged as exc:
-            assert exc.frames_read == len(frames)
             return frames, str(exc)
     return frames, ""
 
@@ -109,7 +108,7 @@ def test_one_packet_of_thirty_destroyed(tmp_path: Path, ending: str, first: int,
     broken = remuxed(whole, tmp_path / f"broken.{ending}", lambda n, p: destroyed(n, p, every=every, first=first))
     with open_source(broken) as source, pytest.raises(SourceDamaged) as caught:
         list(source.frames())
-    assert source.stats.lost_frames >= COUNT - caught.value.frames_read > 0
+    assert source.stats.lost_frames >= COUNT - source.stats.frames > 0
     assert f"{source.stats.lost_frames} frame" in str(caught.value)
     frames, _ = read(broken)
     assert len(frames) >= decoded_plainly(broken)

@@ -90,11 +90,11 @@ def test_damage_in_mid_file_is_skipped_or_ends_the_file(stop: bool, count: int) 
     read = []
     with (
         open_source(data_folder(DAMAGED), stop_at_damage=stop) as source,
-        pytest.raises(SourceDamaged, match="1 frame was lost") as caught,
+        pytest.raises(SourceDamaged, match="1 frame was lost"),
     ):
         for frame in source.frames():
             read.append(frame)
-    assert caught.value.frames_read == len(read) == count
+    assert len(read) == count
     assert source.stats.lost_frames == 1
     np.testing.assert_allclose([frame.pts_seconds for frame in read[:28]], np.arange(28) / 10)
     assert not any(frame.damaged for frame in read[:28]) and any(frame.damaged for frame in read) != stop

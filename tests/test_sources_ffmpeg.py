@@ -169,7 +169,7 @@ def test_truncated_file_keeps_every_frame_before_the_cut(tmp_path: Path) -> None
     cut = tmp_path / "cut.mp4"
     cut.write_bytes(whole.read_bytes()[: sum(packets_of(whole)[24]) + 5])
     frames, error = read_until_damage(cut)
-    assert error.frames_read == len(frames) == 25
+    assert len(frames) == 25
     assert "25 frames" in str(error)
     originals = read(whole)
     for frame in frames[:20]:
@@ -185,7 +185,6 @@ def test_damage_in_the_middle_is_skipped_or_ends_the_file(tmp_path: Path, stop: 
     content[position : position + size] = b"\xff" * size
     path.write_bytes(content)
     frames, error = read_until_damage(path, stop=stop)
-    assert error.frames_read == len(frames)
     assert error.exit_code == 15
     assert (18 <= len(frames) <= 20) if stop else len(frames) == 39
     missing = {frame.pts_seconds for frame in originals} - {frame.pts_seconds for frame in frames}
@@ -205,7 +204,7 @@ def test_patched_up_pictures_are_delivered_and_told_of_at_the_end(tmp_path: Path
     content[position + size // 2 : position + size // 2 + 20] = bytes(20)
     path.write_bytes(content)
     frames, error = read_until_damage(path)
-    assert len(frames) == error.frames_read == 30
+    assert len(frames) == 30
     assert "20 frames were unreliable" in str(error)
     assert [frame.index for frame in frames if frame.damaged] == list(range(10, 30))
 

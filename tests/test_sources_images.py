@@ -211,12 +211,12 @@ def test_an_unreadable_picture_is_skipped_and_named(tmp_path: Path, broken: int,
         return
     read = []
     with (
-        pytest.raises(SourceDamaged, match=rf"pictures were read, 1 cannot be: .*frame{broken}\.jpg") as caught,
+        pytest.raises(SourceDamaged, match=rf"pictures were read, 1 cannot be: .*frame{broken}\.jpg"),
         open_source(folder, stop_at_damage=stop) as source,
     ):
         for frame in source.frames():
             read.append(frame)
-    assert caught.value.frames_read == len(read) == (broken - 1 if stop else 4)
+    assert len(read) == (broken - 1 if stop else 4)
     expected = [at / 30 for at in range(5) if at != broken - 1]
     assert [frame.pts_seconds for frame in read] == pytest.approx(expected[: len(read)])
     assert [frame.index for frame in read] == list(range(len(read)))
@@ -277,10 +277,10 @@ def test_pages_before_a_cut_are_kept(tmp_path: Path) -> None:
     first.save(path, save_all=True, append_images=others)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     read = []
-    with pytest.raises(SourceDamaged) as caught, open_source(path) as source:
+    with pytest.raises(SourceDamaged), open_source(path) as source:
         for frame in source.frames():
             read.append(frame)
-    assert caught.value.frames_read == len(read) in (3, 4)
+    assert len(read) in (3, 4)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a.png", "JPEG"), ("a.mp4", "PNG"), ("a", "WEBP"), ("a.gif", "AVIF")])

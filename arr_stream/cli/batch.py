@@ -215,7 +215,6 @@ def _finish(result: BatchResult) -> None:
     if damaged:
         raise SourceDamaged(
             f"{damaged} of {files} {'is' if damaged == 1 else 'are'} damaged",
-            frames_read=result.frames,
             remedy=f"the decodable frames are kept; see {result.plan.layout.summary}",
         )
 

@@ -292,7 +292,6 @@ class FfmpegSource(Source):
         if found:
             raise SourceDamaged(
                 f"{self._job.name}: damaged: {', '.join(found)}; {_frames_of(index)} read",
-                frames_read=index,
                 remedy="these frames are kept",
             )
 

@@ -117,7 +117,6 @@ def _frames(job: Job, chosen: Iterator[tuple[float, Path | ByteArray]], stats: S
     named = "; ".join(each.message for each in unread[:_MOST_NAMED])
     raise SourceDamaged(
         f"{job.name}: damaged: {index} pictures were read, {len(unread)} cannot be: {named}{more}",
-        frames_read=index,
         remedy="replace or remove these",
     )
 
