@@ -241,7 +241,11 @@ class LiveSettings(_Section):
         le=4096,
         description="with `every`: size of the queue; when it is full, the oldest frame is dropped and counted",
     )
-    size: str = Field("auto", description="WIDTHxHEIGHT requested from a camera; `auto`: its own")
+    size: str = Field(
+        "auto",
+        pattern=r"^(auto|[0-9]+x[0-9]+)$",
+        description="WIDTHxHEIGHT requested from a camera; `auto`: its own",
+    )
     fps: float = Field(0.0, ge=0, le=1000, description="frames a second requested from a camera; 0: its own")
     rtsp_transport: Literal["tcp", "udp"] = Field("tcp", description="transport protocol of RTSP")
     connect_seconds: float = Field(

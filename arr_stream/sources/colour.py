@@ -5,7 +5,7 @@ The mapping is relative to a diffuse white of 203 cd/m2 (BT.2408), so that colou
 1. `Y'CbCr` to `R'G'B'` with the picture's own matrix.
 2. To display light over 203 cd/m2: the PQ EOTF (BT.2100 table 4); or the inverse HLG OETF and the HLG OOTF for a peak
    of 1000 cd/m2, gamma 1.2 (BT.2100 table 5); or, for SDR, `E ** 2.4` (BT.1886).
-3. To the primaries of BT.709, by way of CIE XYZ; colours outside are clipped.
+3. To the primaries of BT.709; colours outside are clipped.
 4. For HDR only, the highlights: `s`, the largest of R, G and B to the power of 1/2.4, stays up to 0.95 and approaches
    1.0 from there by Reinhard's extended curve (2002), which it meets at 1000 cd/m2. All three are scaled alike, which
    keeps the hue (BT.2390, section 5.4, on `max(RGB)`).
@@ -38,15 +38,13 @@ _WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722), "bt2020": (0.262
 _MATRICES = {1: "bt709", 4: "bt601", 5: "bt601", 6: "bt601", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
 """Matrix by FFmpeg's `AVColorSpace`; FCC differs from BT.601 by less than a level."""
 _Values = npt.NDArray[np.floating[Any]]
-_Primaries = tuple[tuple[float, float], ...]
-_P3 = ((0.680, 0.320), (0.265, 0.690), (0.150, 0.060))
-_PRIMARIES_XY = {
-    "bt2020": ((0.708, 0.292), (0.170, 0.797), (0.131, 0.046)),
+_P3 = ((1.224940, -0.224940, 0.0), (-0.042057, 1.042057, 0.0), (-0.019638, -0.078636, 1.098274))
+_TO_BT709 = {
+    "bt2020": ((1.660491, -0.587641, -0.072850), (-0.124550, 1.132900, -0.008349), (-0.018151, -0.100579, 1.118730)),
     "smpte431": _P3,
     "smpte432": _P3,
 }
-"""Red, green and blue of the wide gamuts in CIE xy; white is D65."""
-_BT709_XY = ((0.640, 0.330), (0.300, 0.600), (0.150, 0.060))
+"""Matrices from linear RGB of the wide gamuts to that of BT.709; white is D65 (BT.2087 for BT.2020)."""
 
 _PLANAR = {"nv12": "yuv420p", "nv16": "yuv422p", "p010le": "yuv420p10le"}
 """The same samples with each plane of chroma by itself."""
@@ -57,7 +55,7 @@ def _colour(space: int, transfer: int, primaries: int, is_yuv: bool, untagged: s
     is_hdr, gamut = transfer in _HDR, _name(ColorPrimaries, primaries)
     if is_hdr and gamut == "unspecified":
         gamut = "bt2020"
-    mapped = is_hdr or gamut in _PRIMARIES_XY
+    mapped = is_hdr or gamut in _TO_BT709
     matrix = _MATRICES.get(space) if is_yuv else "rgb"
     return Colour(
         matrix=matrix or ("bt2020" if gamut == "bt2020" else untagged),
@@ -187,8 +185,8 @@ def _rgb_signal(y: _Values, cb: _Values, cr: _Values, matrix: str) -> _Values:
 def _map_to_bt709(signal: _Values, transfer: str, primaries: str) -> _Values:
     """Return levels in [0, 255] of `[..., 3]` R'G'B' in [0, 1]; steps 2 to 5."""
     light = _light(signal, transfer)
-    if primaries in _PRIMARIES_XY:
-        light = light @ (np.linalg.inv(_to_xyz(_BT709_XY)) @ _to_xyz(_PRIMARIES_XY[primaries])).T.astype(np.float32)
+    if primaries in _TO_BT709:
+        light = light @ np.array(_TO_BT709[primaries], np.float32).T
     shown = np.maximum(light, 0.0) ** np.float32(1 / _GAMMA)
     if transfer in _HDR.values():
         largest = shown.max(axis=-1, keepdims=True)
@@ -211,13 +209,6 @@ def _light(signal: _Values, transfer: str) -> _Values:
         luminance = scene @ np.array([0.2627, 0.6780, 0.0593], np.float32)
         return np.asarray(scene * luminance[..., None] ** 0.2 * (_PEAK_NITS / _WHITE_NITS))
     return signal**_GAMMA
-
-
-def _to_xyz(primaries: _Primaries) -> npt.NDArray[np.float64]:
-    """Return the matrix `[3, 3]` from linear RGB to CIE XYZ; RGB of 1 is D65."""
-    columns = np.array([(x / y, 1.0, (1 - x - y) / y) for x, y in primaries]).T
-    white = np.array([0.3127 / 0.3290, 1.0, (1 - 0.3127 - 0.3290) / 0.3290])
-    return columns * np.linalg.solve(columns, white)
 
 
 def _map_picture(picture: VideoFrame, colour: Colour) -> ByteArray:

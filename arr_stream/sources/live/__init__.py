@@ -12,7 +12,7 @@ from arr_stream.sources.live.connection import Connection, Interrupt, OnState, S
 from arr_stream.sources.live.network import open_network
 from arr_stream.sources.live.playing import open_file, open_lavfi
 from arr_stream.sources.live.source import LiveSource
-from arr_stream.sources.live.spec import Family, LiveSpec, asked_size, is_live_spec, parse_spec
+from arr_stream.sources.live.spec import Family, LiveSpec, is_live_spec, parse_spec
 
 __all__ = ["Camera", "Interrupt", "OnState", "SourceState", "is_live_spec", "list_cameras", "open_live"]
 
@@ -44,10 +44,8 @@ def open_live(
 
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`; with the reason for a missing first picture.
-        InvalidSetting: `live.size` is not valid.
     """
     found = parse_spec(spec)
-    asked_size(settings)
     kind, open_once = _FAMILIES[found.family]
     return LiveSource(
         partial(open_once, found, settings),

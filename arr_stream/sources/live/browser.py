@@ -13,7 +13,7 @@ import numpy as np
 from PIL.JpegImagePlugin import JpegImageFile
 
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError, ConnectionFailed, NotAMediaFile, StreamSilent
+from arr_stream.errors import ArrStreamError, ConnectionFailed, NotAMediaFile, SourceTooLarge, StreamSilent
 from arr_stream.sources.base import Source, SourceInfo, too_large
 from arr_stream.sources.clock import ArrivalClock
 from arr_stream.types import ByteArray, Frame
@@ -134,19 +134,16 @@ def decode_jpeg(jpeg: bytes, name: str, max_pixels: int) -> ByteArray:
     try:
         with JpegImageFile(BytesIO(jpeg)) as picture:  # reads the header alone
             size_wh = picture.size
-    except Exception as exc:  # Pillow's parser reports a damaged header in many ways
-        raise _no_jpeg(name, jpeg) from exc
-    if size_wh[0] * size_wh[1] > max_pixels:
-        raise too_large(name, size_wh, max_pixels, instead="choose a smaller picture in the browser")
-    try:
+        if size_wh[0] * size_wh[1] > max_pixels:
+            raise too_large(name, size_wh, max_pixels, instead="choose a smaller picture in the browser")
         rgb = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR_RGB)
-    except cv2.error as exc:
-        raise _no_jpeg(name, jpeg) from exc
-    if rgb is None:
-        raise _no_jpeg(name, jpeg)
-    return np.asarray(rgb, dtype=np.uint8)
-
-
-def _no_jpeg(name: str, jpeg: bytes) -> NotAMediaFile:
-    fault = f"{name}: a picture of {len(jpeg)} bytes is no JPEG, or damaged"
-    return NotAMediaFile(fault, remedy="send what canvas.toBlob('image/jpeg') makes")
+        if rgb is None:
+            raise ValueError("OpenCV cannot decode it")
+        return np.asarray(rgb, dtype=np.uint8)
+    except SourceTooLarge:
+        raise
+    except Exception as exc:  # Pillow reports a damaged header in many ways
+        raise NotAMediaFile(
+            f"{name}: a picture of {len(jpeg)} bytes is no JPEG, or damaged",
+            remedy="send what canvas.toBlob('image/jpeg') makes",
+        ) from exc

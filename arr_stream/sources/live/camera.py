@@ -23,7 +23,7 @@ from arr_stream.errors import BackendUnavailable, CameraUnavailable
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live.connection import Interrupt
 from arr_stream.sources.live.decoding import Decoding
-from arr_stream.sources.live.spec import LiveSpec, asked_size
+from arr_stream.sources.live.spec import LiveSpec
 from arr_stream.sources.media import reason
 
 _FORMATS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}
@@ -100,10 +100,9 @@ def open_camera(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats:
 
 def camera_options(settings: Settings) -> dict[str, str]:
     """Return FFmpeg's options for the camera settings."""
-    size_wh = asked_size(settings)
     options = {"fpsprobesize": "0"}
-    if size_wh is not None:
-        options["video_size"] = f"{size_wh[0]}x{size_wh[1]}"
+    if settings.live.size != "auto":
+        options["video_size"] = settings.live.size
     if settings.live.fps:
         options["framerate"] = f"{settings.live.fps:g}"
     return options

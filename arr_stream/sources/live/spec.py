@@ -1,4 +1,4 @@
-"""Resolution of the user's input to a kind of live source, and of the requested size."""
+"""Resolution of the user's input to a kind of live source."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting, NotAMediaFile, SourceNotFound
+from arr_stream.errors import NotAMediaFile, SourceNotFound
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.locate import local_spec, public_name
 
@@ -46,7 +45,7 @@ def is_live_spec(spec: str) -> bool:
     if _is_file(spec):
         return False
     prefix = spec.partition(":")[0].lower()
-    if prefix in {"camera", "lavfi", "loop"} and ":" in spec:
+    if prefix in _PREFIXES and ":" in spec:
         return True
     found = _SCHEME.match(spec)
     if found is not None:
@@ -79,52 +78,29 @@ def parse_spec(spec: str) -> LiveSpec:
         raise SourceNotFound(
             "no live source was given" if not text else f"{hidden(text)!r}: no such source", remedy=_KINDS
         )
+    name = hidden(text)
     prefix, colon, rest = text.partition(":")
-    prefix = prefix.lower()
-    if colon and not _is_file(text):
-        if prefix == "camera":
-            return LiveSpec("camera", _given(rest, "camera:0 or camera:NAME"), text)
-        if prefix == "lavfi":
-            return LiveSpec("lavfi", _given(rest, "lavfi:testsrc2"), hidden(text))
+    prefix, rest = prefix.lower(), rest.strip()
+    if colon and prefix in _PREFIXES and not _is_file(text):
+        if not rest:
+            raise SourceNotFound("no live source was given", remedy=f"write {_PREFIXES[prefix]}")
         if prefix == "loop":
-            return LiveSpec("loop", local_spec(_given(rest, "loop:video.mp4")), hidden(text))
+            return LiveSpec("loop", local_spec(rest), name)
+        return LiveSpec("camera" if prefix == "camera" else "lavfi", rest, name)
     found = _SCHEME.match(text)
-    if found is not None and found.group(1).lower() != "file":
-        return _address(text, found.group(1).lower())
+    scheme = found.group(1).lower() if found is not None else "file"
+    if scheme != "file":
+        if scheme not in NETWORK_SCHEMES:
+            known = ", ".join(sorted(NETWORK_SCHEMES))
+            raise NotAMediaFile(f"{name}: addresses of kind {scheme!r} are not read", remedy=f"known are {known}")
+        return LiveSpec("network", text, name, scheme)
     if is_live_spec(text):
         return LiveSpec("camera", text, text)
-    return LiveSpec("file", local_spec(text), hidden(text))
+    return LiveSpec("file", local_spec(text), name)
 
 
+_PREFIXES = {"camera": "camera:0 or camera:NAME", "lavfi": "lavfi:testsrc2", "loop": "loop:video.mp4"}
+"""Prefixes of sources, with an example."""
 _KINDS = (
     "give an address such as rtsp://host/stream, a camera such as 0 or camera:NAME, lavfi:testsrc2, loop:FILE or FILE"
 )
-
-
-def _given(rest: str, example: str) -> str:
-    if not rest.strip():
-        raise SourceNotFound("no live source was given", remedy=f"write {example}")
-    return rest.strip()
-
-
-def _address(text: str, scheme: str) -> LiveSpec:
-    name = hidden(text)
-    if scheme not in NETWORK_SCHEMES:
-        known = ", ".join(sorted(NETWORK_SCHEMES))
-        raise NotAMediaFile(f"{name}: addresses of kind {scheme!r} are not read", remedy=f"known are {known}")
-    return LiveSpec("network", text, name, scheme)
-
-
-def asked_size(settings: Settings) -> tuple[int, int] | None:
-    """Return width and height in pixels; None leaves it to the source.
-
-    Raises:
-        InvalidSetting: `live.size` is neither `auto` nor WIDTHxHEIGHT.
-    """
-    text = settings.live.size.strip().lower()
-    if text in {"", "auto"}:
-        return None
-    found = re.fullmatch(r"(\d{1,5})\s*[x×]\s*(\d{1,5})", text)
-    if found is None or not int(found[1]) or not int(found[2]):
-        raise InvalidSetting(f"live.size={settings.live.size!r}: not a size", remedy="write it as 1280x720, or auto")
-    return int(found[1]), int(found[2])
