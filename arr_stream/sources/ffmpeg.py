@@ -38,9 +38,6 @@ _ANIMATIONS = {"gif", "apng"}
 _LAST_TICK = 1 << 62
 """FFmpeg counts ticks in 64 bits with a sign."""
 
-# A seek may arrive late if a file's index is wrong; then it is retried from further back, then from the beginning.
-_SEEK_LEADS_SECONDS = (0.0, 10.0)
-
 _EXACT = {"flv", "mxf"}
 """Formats whose header holds the duration; others have an estimate, or their structure is more reliable."""
 
@@ -86,7 +83,7 @@ class FfmpegSource(Source):
         self._release()
         self._media = open_media(self._job.paths[0], self._job.name)
         self._container = self._media.container
-        self._stream = choose_stream(self._container, self._job.name, self._job.reading.video_stream)
+        self._stream = choose_stream(self._container, self._job.name, self.reading.video_stream)
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
         self._decoder = context
@@ -105,19 +102,17 @@ class FfmpegSource(Source):
             raise too_large(self._job.name, (width, height), self._job.max_pixels, instead="scale the video down")
 
     def _prime(self) -> None:
-        self._made = self._frames(self._job.reading.select(self._beginning()))
+        self._made = self._frames(self.reading.select(self._beginning()))
         self._first = next(self._made, None)
-        if self._first is None:
-            raise self._nothing()
-        self.info = self._describe(self._first)
-
-    def _nothing(self) -> Exception:
-        if self._pictures_seen == 0:
+        if self._first is not None:
+            self.info = self._describe(self._first)
+        elif self._pictures_seen:
+            raise self.reading.nothing(self._job.name, self._duration_seconds())
+        else:
             why = f": {self._problem}" if self._problem else ""
-            return NoFrames(
+            raise NoFrames(
                 f"{self._job.name}: not one frame can be decoded{why}", remedy="check that the file is complete"
             )
-        return self._job.reading.nothing(self._job.name, self._duration_seconds())
 
     def _beginning(self) -> Timed:
         """Return timed pictures starting at the last keyframe at or before the start."""
@@ -125,16 +120,15 @@ class FfmpegSource(Source):
         first = next(timed, None)
         if first is None:
             return iter(())
-        start = self._job.reading.start_seconds
+        start = self.reading.start_seconds
         if not start:
             return chain([first], timed)
         if self._is_joined():
             self._notices = (f"{self._job.name}: its clock restarts, so all of it before {start:g} s is decoded",)
         else:
-            for lead in _SEEK_LEADS_SECONDS:
-                found = self._sought(clock.zero_ticks or 0, start, lead)
-                if found is not None:
-                    return found
+            found = self._sought(clock.zero_ticks or 0, start)
+            if found is not None:
+                return found
         self._open()
         return self._timed(None)[1]
 
@@ -155,11 +149,9 @@ class FfmpegSource(Source):
                     last = ticks
         return False
 
-    def _sought(self, zero_ticks: int, start_seconds: float, lead_seconds: float) -> Timed | None:
-        """Return timed pictures after a seek; None if it fails or arrives late."""
-        target = min(zero_ticks + int((start_seconds - lead_seconds) / self._tick), _LAST_TICK)
-        if target <= zero_ticks:
-            return None
+    def _sought(self, zero_ticks: int, start_seconds: float) -> Timed | None:
+        """Return timed pictures after a seek; None if it fails, or arrives late because the file's index is wrong."""
+        target = min(zero_ticks + int(start_seconds / self._tick), _LAST_TICK)
         try:
             self._container.seek(target, stream=self._stream)
             self._decoder.flush_buffers()
@@ -298,7 +290,7 @@ class FfmpegSource(Source):
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
         self._colour = self._colour or colour_of(picture, self._job.untagged_matrix)
-        rgb = self._upright.of(picture).turn(rgb_of(picture, self._job.untagged_matrix))
+        rgb = self._upright.turn(picture, rgb_of(picture, self._job.untagged_matrix))
         return Frame(index, seconds, rgb, damaged=unreliable(picture))
 
     @property
@@ -322,10 +314,10 @@ class FfmpegSource(Source):
             name=self._job.name,
             kind="animation" if container in _ANIMATIONS else "file",
             size_wh=first.size_wh,
-            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
+            pixel_aspect=self._upright.pixel_aspect(self._stream),
             average_fps=fps,
             duration_seconds=duration,
-            num_frames=self._job.reading.expected(total, fps),
+            num_frames=self.reading.expected(total, fps),
             codec=self._stream.codec_context.name,
             path=self._job.folder,
             colour=self._colour,

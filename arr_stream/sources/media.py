@@ -140,62 +140,37 @@ def reason(error: Exception) -> str:
     return text[:1].lower() + text[1:]
 
 
-@dataclass(frozen=True, slots=True)
-class Orientation:
-    """One of the eight orientations of a picture: a transposition, then mirroring of either axis.
+class Upright:
+    """Orientation of a sequence of pictures: a transposition, then mirroring of either axis.
 
-    Args:
-        transposed: Columns become rows.
-        mirror_x: Then left and right are swapped.
-        mirror_y: Then top and bottom are swapped.
+    The display matrix is read of the first picture and of each with another angle: a picture whose side data was read
+    is freed by the garbage collector only, and many large ones would pile up.
     """
 
-    transposed: bool = False
-    mirror_x: bool = False
-    mirror_y: bool = False
+    def __init__(self) -> None:
+        self._rotation: int | None = None
+        self._transposed = self._mirror_x = self._mirror_y = False
 
-    @classmethod
-    def from_display_matrix(cls, matrix: bytes) -> Orientation:
-        """Return the orientation of FFmpeg's 3x3 matrix of 32-bit integers.
-
-        The matrix maps decoded (x, y) to (ax + cy, bx + dy). Angles are rounded to the nearest quarter turn; a
-        matrix of zeros turns nothing.
-        """
-        a, b, _, c, d = struct.unpack_from("=5i", matrix)
-        if abs(b) + abs(c) > abs(a) + abs(d):
-            return cls(True, c < 0, b < 0)
-        return cls(False, a < 0, d < 0)
-
-    @classmethod
-    def of(cls, picture: VideoFrame) -> Orientation:
-        """Return the orientation of the picture's display matrix."""
-        matrix = picture.side_data.get("DISPLAYMATRIX")
-        return cls.from_display_matrix(bytes(matrix)) if isinstance(matrix, SideData) else cls()
+    def turn(self, picture: VideoFrame, rgb: ByteArray) -> ByteArray:
+        """Return the RGB of a picture upright, `[H, W, 3]`, C-contiguous; the same array if it is upright already."""
+        if picture.rotation != self._rotation:
+            self._rotation = picture.rotation
+            self._read_matrix(picture)
+        upright: Any = cv2.transpose(rgb) if self._transposed else rgb
+        if self._mirror_x or self._mirror_y:
+            upright = cv2.flip(upright, -1 if self._mirror_x and self._mirror_y else int(self._mirror_x))
+        return np.ascontiguousarray(upright)
 
     def pixel_aspect(self, stream: VideoStream) -> float:
         """Return the width of an upright pixel over its height; 1.0 if the stream does not say."""
         aspect = float(stream.sample_aspect_ratio or 1) or 1.0
-        return 1 / aspect if self.transposed else aspect
+        return 1 / aspect if self._transposed else aspect
 
-    def turn(self, rgb: ByteArray) -> ByteArray:
-        """Return the upright picture `[H, W, 3]`, C-contiguous; the same array if it is upright already."""
-        upright: Any = cv2.transpose(rgb) if self.transposed else rgb
-        if self.mirror_x or self.mirror_y:
-            upright = cv2.flip(upright, -1 if self.mirror_x and self.mirror_y else int(self.mirror_x))
-        return np.ascontiguousarray(upright)
-
-
-class Upright:
-    """Orientation of a sequence of pictures, from the first and from each that differs.
-
-    A picture whose side data was read is freed by the garbage collector only, and many large ones would pile up.
-    """
-
-    def __init__(self) -> None:
-        self.orientation = Orientation()
-        self._rotation: int | None = None
-
-    def of(self, picture: VideoFrame) -> Orientation:
-        if picture.rotation != self._rotation:
-            self._rotation, self.orientation = picture.rotation, Orientation.of(picture)
-        return self.orientation
+    def _read_matrix(self, picture: VideoFrame) -> None:
+        """Read FFmpeg's 3x3 integers, which map (x, y) to (ax + cy, bx + dy); zeros turn nothing."""
+        matrix, a, b, c, d = picture.side_data.get("DISPLAYMATRIX"), 1, 0, 0, 1
+        if isinstance(matrix, SideData):
+            a, b, _, c, d = struct.unpack_from("=5i", bytes(matrix))
+        # Angles are rounded to the nearest quarter turn.
+        self._transposed = abs(b) + abs(c) > abs(a) + abs(d)
+        self._mirror_x, self._mirror_y = (c < 0, b < 0) if self._transposed else (a < 0, d < 0)

@@ -91,7 +91,7 @@ class Decoding:
             size_wh=(self._stream.codec_context.width, self._stream.codec_context.height),
             codec=self._stream.codec_context.name,
             average_fps=float(rate) if rate and 0 < rate <= 1000 else None,
-            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
+            pixel_aspect=self._upright.pixel_aspect(self._stream),
             colour=self._colour,
         )
 
@@ -198,7 +198,7 @@ class Decoding:
         own_seconds = None if picture.pts is None or not picture.time_base else float(picture.pts * picture.time_base)
         if own_seconds is not None:
             self._last_own = own_seconds
-        return Arrived(self._upright.of(picture).turn(decoded), own_seconds, captured_seconds)
+        return Arrived(self._upright.turn(picture, decoded), own_seconds, captured_seconds)
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self._max_pixels:
