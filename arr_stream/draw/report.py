@@ -5,34 +5,33 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import cv2
 import numpy as np
 from PIL import Image
 
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Outcome
-from arr_stream.draw import typeface
 from arr_stream.draw.overlay import draw_patches
-from arr_stream.draw.statistics import ModelStatistics, ObjectStatistics, RunStatistics
-from arr_stream.draw.typeface import ACCENT, GREY, WHITE
+from arr_stream.draw.statistics import ModelStatistics, ObjectStatistics, RunStatistics, quantiles
 from arr_stream.files import prepare_output, written_whole
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.types import ByteArray, Frame
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 CONTACT_SHEET, LATENCY_PLOT, SUMMARY = "contact_sheet.png", "latency.png", "summary.json"
 
 _SHOWN = 16
 _COLUMNS = 4
-_THUMB_WIDTH, _THUMB_MOST_HEIGHT = 400, 420
-_GAP, _MARGIN, _CAPTION = 14, 28, 26
-_GROUND = (17, 19, 23)
-_INK, _PAPER, _GRID = "#1b1f26", "#ffffff", "#e4e8ee"
-_LINE, _MARK = "#2b6cb0", "#e8890c"
+_THUMBNAIL_WH = 400, 420
+_DPI = 120
+_LEAST_WIDTH = 8.0
+_MARK = "#e8890c"
 
 
 def prepare_report(folder: Path, force: bool) -> None:
@@ -44,8 +43,8 @@ def prepare_report(folder: Path, force: bool) -> None:
 class Report:
     """Writer of `contact_sheet.png`, `latency.png` and `summary.json` into a folder when it is closed.
 
-    If a model watched, the summary has a section `model`: its inputs, and its newest 1000 answers. If objects of a
-    query were found, `objects` holds for each class their number and times.
+    If a model watched, the summary has a section `model`. If objects of a query were found, `objects` holds for each
+    class their number and times.
 
     Args:
         folder: Output folder; created when there is something to write.
@@ -98,8 +97,7 @@ class Report:
         if self._statistics.frames == 0:
             return
         summary = self._summary(outcome or Outcome.of(failed=failed))
-        sheet = Image.fromarray(self._sheet.picture(self._name(), self._subtitle()))
-        self._write(CONTACT_SHEET, lambda path: sheet.save(path, format="PNG"))
+        self._write(CONTACT_SHEET, lambda path: self._sheet.write(path, f"{self._name()}\n{self._subtitle()}"))
         self._write(LATENCY_PLOT, lambda path: write_latency_plot(path, self._statistics, self._plot_title()))
         text = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
         # File names may hold bytes that are not text; JSON has an escape for them.
@@ -137,18 +135,15 @@ class Report:
             f"{statistics.frames} frames",
             f"to {clock_time(statistics.last_pts_seconds)}",
             f"{statistics.keyframes.total()} keyframes",
-            f"{statistics.tokens.total / statistics.frames:.0f} tokens a frame",
         ]
-        if statistics.latency.count:
+        if statistics.timed:
             parts.append(f"{statistics.amortised_ms:.1f} ms a frame")
-        if self._model.answers:
-            parts.append(f"{self._model.answers} {'answer' if self._model.answers == 1 else 'answers'}")
         if self._asked:
             parts.append(redact_url(self._asked))
         return "   ·   ".join(parts)
 
     def _plot_title(self) -> str:
-        if not self._statistics.latency.count:
+        if not self._statistics.timed:
             return f"{self._name()}: no latency was measured"
         return f"{self._name()}: {self._statistics.amortised_ms:.1f} ms a frame (total / frames, keyframes included)"
 
@@ -157,133 +152,87 @@ def _redacted(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: redact_url(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Thumbnail:
-    """Annotated picture `[h, w, 3]`, at most 400x420; `reason` is why it was a keyframe, None if it was none."""
-
-    rgb: ByteArray
-    pts_seconds: float
-    tokens: int
-    reason: str | None
-
-
 class ContactSheet:
-    """Sheet of every n-th frame, at most 32, which doubles n when there are more; cells that were not chosen are
-    dimmed.
-    """
+    """Every n-th annotated frame with its caption, at most 31; n doubles when there are more."""
 
     def __init__(self) -> None:
         self._seen = 0
         self._stride = 1
-        self.kept: list[Thumbnail] = []
+        self._kept: list[tuple[ByteArray, str]] = []
 
     def add(self, frame: Frame, patches: PatchSet) -> None:
         """Add the frame if it is an n-th one."""
         if self._seen % self._stride == 0:
-            if len(self.kept) == 2 * _SHOWN:
-                self.kept = self.kept[::2]
+            thumbnail = Image.fromarray(frame.rgb)
+            thumbnail.thumbnail(_THUMBNAIL_WH)
+            caption = f"{clock_time(frame.pts_seconds)}   {patches.tokens} tokens"
+            if patches.keyframe:
+                caption += f"   keyframe: {patches.refresh_reason}"
+            self._kept.append((draw_patches(np.asarray(thumbnail), patches), caption))
+            if len(self._kept) == 2 * _SHOWN:
+                self._kept = self._kept[::2]
                 self._stride *= 2
-            self.kept.append(self._thumbnail(frame, patches))
         self._seen += 1
 
-    def picture(self, title: str, subtitle: str) -> ByteArray:
-        """Return the sheet, `[H, W, 3]`; at least one frame must have been added."""
-        shown = min(_SHOWN, len(self.kept))
-        places = np.linspace(0, len(self.kept) - 1, shown).round().astype(int)
-        chosen = [self.kept[place] for place in places]
-        columns = min(_COLUMNS, shown)
-        cell_w = max(thumb.rgb.shape[1] for thumb in chosen)
-        cell_h = max(thumb.rgb.shape[0] for thumb in chosen)
-        rows = -(-shown // columns)
-        header = 84
-        width = max(640, 2 * _MARGIN + columns * cell_w + (columns - 1) * _GAP)
-        height = header + rows * (cell_h + _CAPTION + _GAP) + _MARGIN - _GAP
-        sheet = np.full((height, width, 3), _GROUND, dtype=np.uint8)
-        room = width - 2 * _MARGIN
-        typeface.draw(sheet, typeface.fitted(title, 22, room, True), (_MARGIN, 18), 22, WHITE, bold=True)
-        typeface.draw(sheet, typeface.fitted(subtitle, 14, room), (_MARGIN, 50), 14, GREY)
-        for place, thumb in enumerate(chosen):
-            x = _MARGIN + place % columns * (cell_w + _GAP)
-            y = header + place // columns * (cell_h + _CAPTION + _GAP)
-            _paste(sheet, thumb, (x, y), (cell_w, cell_h))
-        return sheet
+    def write(self, path: Path, title: str) -> None:
+        """Write 16 of the frames as a PNG; at least one frame must have been added."""
+        places = np.linspace(0, len(self._kept) - 1, min(_SHOWN, len(self._kept))).round().astype(int)
+        shown = [self._kept[place] for place in places]
+        columns = min(_COLUMNS, len(shown))
+        rows = -(-len(shown) // columns)
+        height, width = np.max([rgb.shape[:2] for rgb, _ in shown], axis=0) / _DPI
+        size = max(_LEAST_WIDTH, columns * (width + 0.1)), rows * (height + 0.3) + 0.5
+        figure = _figure(size)
+        figure.suptitle(title, fontweight="bold", parse_math=False, wrap=True)
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for each in axes:
+            each.axis("off")
+        for (rgb, caption), each in zip(shown, axes, strict=False):
+            each.imshow(rgb)
+            each.set_title(caption, loc="left", fontsize=8)
+        figure.savefig(path, format="png")
 
-    def _thumbnail(self, frame: Frame, patches: PatchSet) -> Thumbnail:
-        width, height = frame.size_wh
-        scale = min(_THUMB_WIDTH / width, _THUMB_MOST_HEIGHT / height)
-        size = max(1, round(width * scale)), max(1, round(height * scale))
-        method = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
-        small = np.asarray(cv2.resize(frame.rgb, size, interpolation=method), dtype=np.uint8)
-        reason = patches.refresh_reason if patches.keyframe else None
-        return Thumbnail(draw_patches(small, patches), frame.pts_seconds, patches.tokens, reason)
+
+def _figure(size: tuple[float, float]) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, dpi=_DPI, layout="constrained")
 
 
 def clock_time(seconds: float) -> str:
-    """Return a time as `1:02:03.4` or `2:03.4`."""
+    """Return a time to the tenth of a second, as `1:02:03.4` or `02:03.4`."""
     tenths = round(seconds * 10)
-    minutes, rest = divmod(abs(tenths), 600)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{hours}:{minutes:02}:" if hours else f"{minutes}:"
-    return ("-" if tenths < 0 else "") + text + f"{rest // 10:02}.{rest % 10}"
-
-
-def _paste(sheet: ByteArray, thumb: Thumbnail, xy: tuple[int, int], cell_wh: tuple[int, int]) -> None:
-    (x, y), (cell_w, cell_h) = xy, cell_wh
-    height, width = thumb.rgb.shape[:2]
-    left, top = x + (cell_w - width) // 2, y + (cell_h - height) // 2
-    sheet[top : top + height, left : left + width] = thumb.rgb
-    line = y + cell_h + 4
-    after = typeface.draw(sheet, clock_time(thumb.pts_seconds), (x, line), 13, WHITE, bold=True)
-    after = typeface.draw(sheet, f"{thumb.tokens} tokens", (after + 10, line), 13, GREY)
-    if thumb.reason:
-        label = typeface.fitted(f"◆ {thumb.reason}", 13, cell_w - (after + 10 - x))
-        typeface.draw(sheet, label, (after + 10, line), 13, ACCENT)
+    text = str(timedelta(seconds=tenths // 10)).removeprefix("0:")
+    return f"{text}.{tenths % 10}"
 
 
 def write_latency_plot(path: Path, statistics: RunStatistics, title: str) -> None:
-    """Draw milliseconds over frames as a PNG, with the time spent on keyframes marked.
-
-    Of a long run, an even random sample of the frames is shown.
+    """Draw milliseconds over frames as a PNG, with the frames that take in parts of a keyframe marked.
 
     Raises:
         OSError: The file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
-
-    frames = statistics.timeline.items
-    index, total, keyframe_ms = np.array([frame[:3] for frame in frames], dtype=float).reshape(-1, 3).T
-    pays = np.array([frame.pays for frame in frames], dtype=bool)
-    rest = total - keyframe_ms
-    figure = Figure(figsize=(12, 5), dpi=120, facecolor=_PAPER, layout="constrained")
-    FigureCanvasAgg(figure)
+    frames = [frame for frame in statistics.sample if frame.latency_ms]
+    paying = [frame for frame in frames if frame.pays]
+    figure = _figure((12, 5))
     axes = figure.add_subplot()
-    if len(frames):
-        axes.fill_between(
-            index, rest, total, color=_MARK, alpha=0.6, linewidth=0, step="mid", label="time spent on keyframes"
-        )
-        axes.step(index, rest, where="mid", color=_LINE, linewidth=1.1, label="all else")
-        marked = index[pays], total[pays]
-        axes.scatter(*marked, s=26, color=_MARK, marker="D", zorder=3, lw=0, label="takes in parts of a keyframe")
-    numbers = statistics.latency.summary()
+    axes.plot([frame.index for frame in frames], [frame.total_ms for frame in frames], linewidth=1.1)
+    axes.scatter(
+        [frame.index for frame in paying],
+        [frame.total_ms for frame in paying],
+        color=_MARK,
+        marker="D",
+        zorder=3,
+        label="takes in parts of a keyframe",
+    )
+    figures = quantiles([frame.total_ms for frame in frames])
     for name, style in (("median", "-"), ("p95", "--"), ("p99", ":")):
-        if name in numbers:
-            label = f"{name} {numbers[name]:.1f} ms"
-            axes.axhline(numbers[name], color=_INK, linewidth=1, linestyle=style, alpha=0.75, label=label)
-    if len(frames) and total.max() > 8 * max(float(np.median(total)), 1e-3) and total.min() > 0:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    else:
-        axes.set_ylim(bottom=0)
-    axes.margins(x=0.01)
-    axes.set_xlabel("frame", color=_INK)
-    axes.set_ylabel("milliseconds a frame", color=_INK)
-    axes.set_title(title, loc="left", color=_INK, fontsize=13, fontweight="bold", pad=12)
-    axes.grid(True, which="major", color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=_INK)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, labelcolor=_INK)
-    figure.savefig(path, format="png", facecolor=_PAPER)
+        if name in figures:
+            label = f"{name} {figures[name]:.1f} ms"
+            axes.axhline(figures[name], color="black", linewidth=1, linestyle=style, label=label)
+    axes.set(xlabel="frame", ylabel="milliseconds a frame")
+    axes.set_title(title, parse_math=False)
+    axes.set_yscale("log")
+    axes.grid(alpha=0.4)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.savefig(path, format="png")

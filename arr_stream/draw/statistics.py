@@ -3,105 +3,63 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
 from arr_stream.consumer import pays_for_keyframe, total_ms
-from arr_stream.patch_set import Answer, Feeding, PatchSet
-from arr_stream.plain_text import model_name, one_line, redact_url
+from arr_stream.patch_set import PatchSet
 from arr_stream.types import SCORERS
 
 _KEPT = 8192
-_KEPT_ANSWERS = 1000
 
 
-T = TypeVar("T")
+@dataclass(frozen=True, slots=True)
+class FrameFigures:
+    """Figures of one frame; `pays` if it took in parts of a keyframe, `confidence` is None before the first."""
 
-
-class Sample(Generic[T]):
-    """Even random sample of at most 8192 items (Vitter's algorithm R), in the order they came."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._kept: list[tuple[int, T]] = []
-        # Fixed, so that the same run gives the same report.
-        self._random = random.Random(0)
+    index: int
+    tokens: int
+    cells_scored: int
+    confidence: float | None
+    latency_ms: Mapping[str, float]
+    pays: bool
 
     @property
-    def items(self) -> list[T]:
-        return [item for _, item in sorted(self._kept, key=lambda kept: kept[0])]
-
-    def add(self, item: T) -> None:
-        """Take one item into account."""
-        self.count += 1
-        if len(self._kept) < _KEPT:
-            self._kept.append((self.count, item))
-        elif (place := self._random.randrange(self.count)) < _KEPT:
-            self._kept[place] = self.count, item
-
-
-class Quantiles(Sample[float]):
-    """Quantiles of many numbers: exact up to 8192 of them, of a sample beyond."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0.0
-        self.largest = 0.0
-
-    def add(self, value: float) -> None:
-        """Count one number."""
-        super().add(value)
-        self.total += value
-        self.largest = max(self.largest, value)
-
-    def summary(self) -> dict[str, float]:
-        """Return mean, median, p95, p99 and largest; empty if no number was added."""
-        if not self.count:
-            return {}
-        median, p95, p99 = np.percentile(self.items, (50, 95, 99)).tolist()
-        values = {"mean": self.total / self.count, "median": median, "p95": p95, "p99": p99, "max": self.largest}
-        return {name: round(value, 4) for name, value in values.items()}
-
-
-class FrameLatency(NamedTuple):
-    """Milliseconds of a frame, those of them spent on a keyframe, and whether it took in parts of one."""
-
-    frame_index: int
-    total_ms: float
-    keyframe_ms: float
-    pays: bool
+    def total_ms(self) -> float:
+        return total_ms(self.latency_ms)
 
 
 @dataclass(slots=True)
 class RunStatistics:
-    """Counts over all frames of a run."""
+    """Counts over all frames of a run, and quantiles: exact for 8192 frames, of an even random sample beyond."""
 
     frames: int = 0
-    tokens: Quantiles = field(default_factory=Quantiles)
-    grid_share: Quantiles = field(default_factory=Quantiles)
-    confidence: Quantiles = field(default_factory=Quantiles)
-    cells_scored: Quantiles = field(default_factory=Quantiles)
-    latency: Quantiles = field(default_factory=Quantiles)
-    keyframe_latency: Quantiles = field(default_factory=Quantiles)
-    between_latency: Quantiles = field(default_factory=Quantiles)
-    stages: dict[str, Quantiles] = field(default_factory=dict)
+    timed: int = 0
+    spent_ms: float = 0.0
     keyframes: Counter[str] = field(default_factory=Counter)
     scorers: Counter[str] = field(default_factory=Counter)
     carried: int = 0
     fresh: int = 0
     first_pts_seconds: float | None = None
     last_pts_seconds: float = 0.0
-    timeline: Sample[FrameLatency] = field(default_factory=Sample)
+    _sample: list[FrameFigures] = field(default_factory=list)
+    # Fixed, so that the same run gives the same report.
+    _random: random.Random = field(default_factory=lambda: random.Random(0))
     _parts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def sample(self) -> list[FrameFigures]:
+        """Figures of the sampled frames, in their order."""
+        return sorted(self._sample, key=lambda frame: frame.index)
 
     @property
     def amortised_ms(self) -> float:
         """Milliseconds of all frames, keyframes included, divided by their number; 0 without any."""
-        return self.latency.total / max(1, self.latency.count)
+        return self.spent_ms / max(1, self.timed)
 
     def add(self, patches: PatchSet) -> None:
         """Count one frame."""
@@ -109,34 +67,36 @@ class RunStatistics:
         if self.first_pts_seconds is None:
             self.first_pts_seconds = patches.pts_seconds
         self.last_pts_seconds = patches.pts_seconds
-        self.tokens.add(patches.tokens)
-        self.grid_share.add(patches.tokens / patches.grid.cells)
-        if patches.keyframe_index is not None:
-            self.confidence.add(patches.confidence)
-        self.cells_scored.add(patches.cells_scored)
+        if patches.latency_ms:
+            self.timed += 1
+            self.spent_ms += total_ms(patches.latency_ms)
         self.carried += int(patches.carried.sum())
         self.fresh += int(patches.fresh.sum())
         self.scorers.update(SCORERS[scorer] for scorer in np.sort(patches.scorer).tolist())
         if patches.keyframe:
             self.keyframes[patches.refresh_reason or "unknown"] += 1
-        if patches.latency_ms:
-            self._add_latency(patches)
+        figures = FrameFigures(
+            patches.index,
+            patches.tokens,
+            patches.cells_scored,
+            None if patches.keyframe_index is None else patches.confidence,
+            patches.latency_ms,
+            pays_for_keyframe(patches, self._parts),
+        )
         self._parts = patches.parts
-
-    def _add_latency(self, patches: PatchSet) -> None:
-        total = total_ms(patches.latency_ms)
-        self.latency.add(total)
-        pays = pays_for_keyframe(patches, self._parts)
-        (self.keyframe_latency if pays else self.between_latency).add(total)
-        self.timeline.add(FrameLatency(patches.index, total, patches.latency_ms.get("keyframe", 0.0), pays))
-        for stage, milliseconds in patches.latency_ms.items():
-            if stage != "total":
-                self.stages.setdefault(stage, Quantiles()).add(milliseconds)
+        # Vitter's algorithm R.
+        if len(self._sample) < _KEPT:
+            self._sample.append(figures)
+        elif (place := self._random.randrange(self.frames)) < _KEPT:
+            self._sample[place] = figures
 
     def summary(self) -> dict[str, Any]:
         """Return all counts, as plain JSON values."""
         cells = max(1, self.scorers.total())
         amortised = self.amortised_ms
+        frames = self.sample
+        timed = [frame for frame in frames if frame.latency_ms]
+        stages = dict.fromkeys(stage for frame in timed for stage in frame.latency_ms if stage != "total")
         return {
             "frames": self.frames,
             "pts_seconds": [self.first_pts_seconds, self.last_pts_seconds],
@@ -144,19 +104,30 @@ class RunStatistics:
             "amortised_ms": round(amortised, 4),
             "amortised_fps": round(1000 / amortised, 2) if amortised else None,
             "latency_ms": {
-                "all": self.latency.summary(),
-                "keyframes": self.keyframe_latency.summary(),
-                "between": self.between_latency.summary(),
-                "stages": {stage: numbers.summary() for stage, numbers in self.stages.items()},
+                "all": quantiles([frame.total_ms for frame in timed]),
+                "keyframes": quantiles([frame.total_ms for frame in timed if frame.pays]),
+                "between": quantiles([frame.total_ms for frame in timed if not frame.pays]),
+                "stages": {
+                    stage: quantiles([frame.latency_ms[stage] for frame in timed if stage in frame.latency_ms])
+                    for stage in stages
+                },
             },
-            "tokens": self.tokens.summary(),
-            "grid_share": self.grid_share.summary(),
-            "confidence": self.confidence.summary(),
-            "cells_scored": self.cells_scored.summary(),
+            "tokens": quantiles([frame.tokens for frame in frames]),
+            "confidence": quantiles([frame.confidence for frame in frames if frame.confidence is not None]),
+            "cells_scored": quantiles([frame.cells_scored for frame in frames]),
             "chosen_by": {name: round(count / cells, 4) for name, count in self.scorers.most_common()},
             "carried_share": round(self.carried / cells, 4),
             "fresh_share": round(self.fresh / cells, 4),
         }
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """Return mean, median, p95, p99 and largest; empty without values."""
+    if not values:
+        return {}
+    median, p95, p99 = np.percentile(values, (50, 95, 99))
+    found = {"mean": np.mean(values), "median": median, "p95": p95, "p99": p99, "max": max(values)}
+    return {name: round(float(value), 4) for name, value in found.items()}
 
 
 @dataclass(slots=True)
@@ -181,77 +152,48 @@ class ObjectStatistics:
 
 @dataclass(slots=True)
 class ModelStatistics:
-    """Counts over all frames that a model received, and the newest 1000 answers."""
+    """Counts over all frames that a model received, and over its answers."""
 
-    frames: int = 0
-    failed_frames: int = 0
-    sent: int = 0
-    held: int = 0
+    totals: Counter[str] = field(default_factory=Counter)
+    rebuilt: Counter[str] = field(default_factory=Counter)
+    vision_ms: float = 0.0
+    prefill_ms: float = 0.0
     memory_tokens: int = 0
     most_memory_tokens: int = 0
     most_cache_bytes: int = 0
-    rebuilt: Counter[str] = field(default_factory=Counter)
-    vision: Quantiles = field(default_factory=Quantiles)
-    prefill: Quantiles = field(default_factory=Quantiles)
-    answers: int = 0
-    failed_answers: int = 0
-    newest: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT_ANSWERS))
 
     def add(self, patches: PatchSet) -> None:
         """Count one frame."""
-        if patches.feeding is not None:
-            self._add_feeding(patches.feeding)
+        if (feeding := patches.feeding) is not None:
+            self.totals.update(frames=1, failed=feeding.error is not None, sent=feeding.sent, held=feeding.held)
+            self.vision_ms += feeding.vision_ms
+            self.prefill_ms += feeding.prefill_ms
+            if feeding.rebuilt is not None:
+                self.rebuilt[feeding.rebuilt] += 1
+            self.memory_tokens = feeding.memory_tokens
+            self.most_memory_tokens = max(self.most_memory_tokens, feeding.memory_tokens)
+            self.most_cache_bytes = max(self.most_cache_bytes, feeding.cache_bytes)
         for answer in patches.answers:
-            self._add_answer(answer)
-
-    def _add_feeding(self, feeding: Feeding) -> None:
-        self.frames += 1
-        self.sent += feeding.sent
-        self.held += feeding.held
-        self.memory_tokens = feeding.memory_tokens
-        self.most_memory_tokens = max(self.most_memory_tokens, feeding.memory_tokens)
-        self.most_cache_bytes = max(self.most_cache_bytes, feeding.cache_bytes)
-        if feeding.rebuilt is not None:
-            self.rebuilt[feeding.rebuilt] += 1
-        if feeding.error is not None:
-            self.failed_frames += 1
-        else:
-            self.vision.add(feeding.vision_ms)
-            self.prefill.add(feeding.prefill_ms)
-
-    def _add_answer(self, answer: Answer) -> None:
-        self.answers += 1
-        self.failed_answers += answer.finish == "failed"
-        self.most_cache_bytes = max(self.most_cache_bytes, answer.cache_bytes)
-        self.newest.append(
-            {
-                "pts_seconds": round(answer.pts_seconds, 6),
-                "question": redact_url(answer.question),
-                "text": redact_url(answer.text),
-                "model": model_name(answer.model),
-                "answer_tokens": answer.answer_tokens,
-                "prefill_ms": round(answer.prefill_ms, 3),
-                "decode_ms": round(answer.decode_ms, 3),
-                "finish": answer.finish,
-                "error": one_line(answer.error),
-            }
-        )
+            self.totals.update(answers=1, failed_answers=answer.finish == "failed")
+            self.most_cache_bytes = max(self.most_cache_bytes, answer.cache_bytes)
 
     def summary(self) -> dict[str, Any] | None:
         """Return all counts, as plain JSON values; None if no model watched."""
-        if not self.frames and not self.answers:
+        totals = self.totals
+        if not totals:
             return None
+        fed = max(1, totals["frames"] - totals["failed"])
         return {
             "feeding": {
-                "frames": self.frames,
-                "failed": self.failed_frames,
-                "sent": self.sent,
-                "held": self.held,
+                "frames": totals["frames"],
+                "failed": totals["failed"],
+                "sent": totals["sent"],
+                "held": totals["held"],
                 "rebuilt": dict(self.rebuilt.most_common()),
                 "memory_tokens": {"last": self.memory_tokens, "max": self.most_memory_tokens},
                 "cache_bytes_max": self.most_cache_bytes,
-                "vision_ms": self.vision.summary(),
-                "prefill_ms": self.prefill.summary(),
+                "mean_vision_ms": round(self.vision_ms / fed, 4),
+                "mean_prefill_ms": round(self.prefill_ms / fed, 4),
             },
-            "answers": {"count": self.answers, "failed": self.failed_answers, "newest": list(self.newest)},
+            "answers": {"count": totals["answers"], "failed": totals["failed_answers"]},
         }
