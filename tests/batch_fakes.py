@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.batch.engine import Loaded, Lost, Message, Worker
-from arr_stream.batch.job import Attempt, Done, Job, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.job import Attempt, Done, Job, JobFinished, JobOptions
 from arr_stream.config import Settings
 from tests.media import moving_frames, write_video
 
@@ -54,12 +54,12 @@ def finished(asked: Attempt) -> JobFinished:
 
 def well(asked: Attempt) -> list[Message]:
     """The messages about a file that goes well."""
-    return [JobProgress(asked, 3, 8), finished(asked)]
+    return [finished(asked)]
 
 
 def lost(asked: Attempt) -> list[Message]:
     """The messages of a worker that dies."""
-    return [JobProgress(asked, 3, 8), Lost("was ended by SIGKILL")]
+    return [Lost("was ended by SIGKILL")]
 
 
 class FakeEngine:

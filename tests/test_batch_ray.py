@@ -18,7 +18,7 @@ import pytest
 
 from arr_stream import __version__
 from arr_stream.batch.engine import Loaded, Lost, Worker
-from arr_stream.batch.job import JobFailed, JobFinished, JobProgress
+from arr_stream.batch.job import JobFailed, JobFinished
 from arr_stream.batch.ray_engine import RayEngine, RayWorker, share
 from arr_stream.errors import InvalidSetting, WorkerLost
 from arr_stream.processes import Refused
@@ -70,17 +70,16 @@ def test_an_actor_that_outlives_its_batch_commits_nothing(tmp_path: Path) -> Non
     mark.mkdir(parents=True)
     worker = RayWorker(quick_options(folder), 1, mark, __version__)
     assert isinstance(worker.load(), Loaded)
-    assert isinstance(list(worker.run(attempt(clip)))[-1], JobFinished)
+    assert isinstance(worker.run(attempt(clip)), JobFinished)
     (folder / "videos" / "clip").rename(folder / "before")
     mark.rmdir()
-    *progress, failed = worker.run(attempt(clip, number=2))
-    assert all(isinstance(message, JobProgress) for message in progress) and progress
-    assert isinstance(failed, JobFailed) and failed.kind == "WorkerLost" and failed.frames == 6
+    failed = worker.run(attempt(clip, number=2))
+    assert isinstance(failed, JobFailed) and failed.kind == "WorkerLost"
     assert not list((folder / "videos").iterdir())
 
 
 class FakeRay(types.ModuleType):
-    """Ray whose actors answer as the test says, each call with its messages; an exception is raised."""
+    """Ray whose actors answer as the test says, in turn; an exception is raised."""
 
     class exceptions:
         class RayError(Exception): ...
@@ -88,20 +87,16 @@ class FakeRay(types.ModuleType):
     def __init__(self) -> None:
         super().__init__("ray")
         self.ready: list[Any] = []
-        self.replies: list[list[Any]] = []
         self.killed = 0
 
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
 
     def remote(self, *_: object) -> Any:
-        """Return the actor's class, the actor, its methods, and the replies of a call, all in one."""
-        call = types.SimpleNamespace(remote=self._call, options=lambda **_: call)
+        """Return the actor's class, the actor, and its methods, all in one."""
+        call = types.SimpleNamespace(remote=lambda *_: object())
         actor = types.SimpleNamespace(load=call, run=call)
         return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=lambda *_: actor))
-
-    def _call(self, *_: object) -> Any:
-        return iter(self.replies.pop(0)) if self.replies else iter(())
 
     def wait(self, references: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
         return references[:1] if self.ready else [], []
@@ -136,27 +131,22 @@ class TestActors:
         ray.ready = [Loaded("process 7 on node")]
         assert list(engine.receive(0)) == [(worker, Loaded("process 7 on node"))]
         worker.name, worker.attempt = "process 7 on node", FIRST
-        ray.replies = [[1, 2, 3]]
         engine.give(worker, FIRST)
         return engine, worker
 
-    def test_messages_of_an_actor_arrive_one_by_one(self, ray: FakeRay, tmp_path: Path, now: list[float]) -> None:
+    def test_an_actor_answers_each_call_once(self, ray: FakeRay, tmp_path: Path, now: list[float]) -> None:
         engine, worker = self._working(ray, tmp_path)
-        progress = JobProgress(FIRST, 3, None)
-        ray.ready = [progress, finished(FIRST)]
-        assert list(engine.receive(0)) == [(worker, progress)]
+        ray.ready = [finished(FIRST)]
         assert list(engine.receive(0)) == [(worker, finished(FIRST))]
         assert list(engine.receive(0)) == [] and not ray.killed
         engine.close()
         assert not list((tmp_path / ".work").iterdir()), "no attempt can commit after the batch"
 
-    @pytest.mark.parametrize("ended", [True, False])
-    def test_a_lost_actor_is_killed(self, ray: FakeRay, tmp_path: Path, now: list[float], ended: bool) -> None:
+    def test_a_lost_actor_is_killed(self, ray: FakeRay, tmp_path: Path, now: list[float]) -> None:
         engine, worker = self._working(ray, tmp_path)
-        ray.ready = [StopIteration() if ended else ray.exceptions.RayError("its node\nwent away.")]
+        ray.ready = [ray.exceptions.RayError("its node\nwent away.")]
         ((lost_worker, message),) = engine.receive(0)
-        assert lost_worker is worker and isinstance(message, Lost) and message.how.startswith("was lost: ")
-        assert ended or message.how == "was lost: its node went away"
+        assert lost_worker is worker and message == Lost("was lost: its node went away")
         assert ray.killed == 1 and list(engine.receive(0)) == []
 
     def test_a_cluster_without_room_ends_the_batch(self, ray: FakeRay, tmp_path: Path, now: list[float]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import arr_stream
 from arr_stream.batch.inputs import expand
-from arr_stream.batch.job import Attempt, Done, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.job import Attempt, Done, JobFailed, JobFinished, JobOptions
 from arr_stream.batch.plan import make_plan
 from arr_stream.batch.runner import JobRunner
 from arr_stream.config import Settings
@@ -25,20 +25,19 @@ from tests.media import moving_frames, write_audio, write_images, write_video
 def _done(options: JobOptions, *attempts: Attempt) -> dict[str, Done]:
     """Process files one after the other with one runner."""
     runner = JobRunner(options)
-    ended = [runner.run(one, lambda progress: None) for one in attempts]
+    ended = [runner.run(one) for one in attempts]
     assert all(isinstance(event, JobFinished) for event in ended), ended
     return {event.attempt.job.name: event.done for event in ended if isinstance(event, JobFinished)}
 
 
 def test_a_file_gives_the_records_of_process_and_leaves_nothing_else(tmp_path: Path) -> None:
     (clip,) = write_clips(tmp_path / "in", 1)
-    out, progress = tmp_path / "out", list[JobProgress]()
-    event = JobRunner(quick_options(out, video=True, report=True)).run(attempt(clip), progress.append)
+    out = tmp_path / "out"
+    event = JobRunner(quick_options(out, video=True, report=True)).run(attempt(clip))
     assert isinstance(event, JobFinished) and event.done.frames == 8 and event.done.damaged is None
     assert {Path(path).name for path in event.done.outputs} >= {"records.jsonl", "annotated.mp4", "contact_sheet.png"}
     assert all((out / path).is_file() for path in event.done.outputs)
     assert not list((out / ".work").iterdir())
-    assert progress and progress[0].num_frames == 8
 
     alone = tmp_path / "alone.jsonl"
     stream = arr_stream.open(clip, query="red", settings=Settings().with_values(QUICK))
@@ -100,12 +99,12 @@ def test_a_file_that_fails_leaves_only_its_error(tmp_path: Path) -> None:
         ("/none.mp4", "SourceNotFound", 10),
         (small, "RegionOutsideFrame", 31),
     ):
-        event = runner.run(attempt(source), lambda progress: None)
+        event = runner.run(attempt(source))
         assert isinstance(event, JobFailed)
-        assert (event.kind, event.exit_code, event.retryable, event.frames) == (kind, code, False, 0)
+        assert (event.kind, event.exit_code, event.retryable) == (kind, code, False)
         assert event.message.startswith(str(source)) and event.remedy
         assert not list((out / ".work").iterdir()) and not (out / "videos").exists()
-    assert isinstance(runner.run(attempt(large), lambda progress: None), JobFinished)
+    assert isinstance(runner.run(attempt(large)), JobFinished)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +133,9 @@ def test_only_errors_of_the_system_are_retryable(
         return step(self, frame)
 
     monkeypatch.setattr(arr_stream.pipeline.Pipeline, "step", failing)
-    event = runner.run(attempt(clip), lambda progress: None)
+    event = runner.run(attempt(clip))
     assert isinstance(event, JobFailed)
-    assert (event.kind, event.retryable, event.frames) == (kind, again, 3)
+    assert (event.kind, event.retryable) == (kind, again)
     assert "\n" not in event.message
     assert not list((out / ".work").iterdir()) and not (out / "videos").exists()
 
@@ -150,10 +149,10 @@ def test_a_remote_file_is_named_by_its_address(tmp_path: Path) -> None:
     runner = JobRunner(quick_options(out, report=True))
     found = expand(["memory://bucket/"])
     assert found == ["memory://bucket/bad.mp4", "memory://bucket/clip.mp4"]
-    bad = runner.run(attempt(found[0], "bad"), lambda progress: None)
+    bad = runner.run(attempt(found[0], "bad"))
     assert isinstance(bad, JobFailed) and bad.kind == "NotAMediaFile"
     assert bad.message.startswith("memory://bucket/bad.mp4: ") and str(tmp_path) not in bad.message
-    event = runner.run(attempt(found[1]), lambda progress: None)
+    event = runner.run(attempt(found[1]))
     assert isinstance(event, JobFinished)
     assert event.done.digest == _done(quick_options(tmp_path / "local"), attempt(clip))["clip"].digest
     assert str(out / ".work") not in (out / "videos/clip/records.jsonl").read_text()

@@ -23,7 +23,6 @@ from arr_stream.batch.job import (
     JobFailed,
     JobFinished,
     JobOptions,
-    JobProgress,
     JobStarted,
     options_digest,
     public_options,
@@ -224,7 +223,7 @@ class _Dispatcher:
             self._waiting.remove(due)
             attempt = due[1]
             self._journal.append("attempt", name=attempt.job.name, number=attempt.number)
-            worker.attempt, worker.frames = attempt, 0
+            worker.attempt = attempt
             self._engine.give(worker, attempt)
             self._watch(JobStarted(attempt, worker.name))
 
@@ -237,11 +236,6 @@ class _Dispatcher:
                 raise message.as_error() or refused
             case Lost():
                 self._replace(worker, message.how)
-            case JobProgress():
-                # It may belong to the previous file.
-                if message.attempt == worker.attempt and message.frames > worker.frames:
-                    worker.frames = message.frames
-                    self._watch(message)
             case JobFinished() | JobFailed() if message.attempt == worker.attempt:
                 worker.attempt = None
                 self._settle(message)
@@ -258,7 +252,7 @@ class _Dispatcher:
         if worker.attempt is not None:
             message = redact_url(f"{worker.attempt.job.source}: {worker.name} {how}")
             kind, code = WorkerLost.__name__, WorkerLost.exit_code
-            lost = JobFailed(worker.attempt, worker.frames, kind, message, _LOST_REMEDY, code, retryable=True)
+            lost = JobFailed(worker.attempt, kind, message, _LOST_REMEDY, code, retryable=True)
             done = self._done_by_lost(worker.attempt)
             self._settle(lost if done is None else JobFinished(worker.attempt, done))
         self._workers.append(self._engine.start())
@@ -298,8 +292,7 @@ class _Dispatcher:
             self._waiting.append((time.monotonic() + pause, Attempt(event.attempt.job, number + 1)))
             return
         self._result.failed.append(event)
-        more = {"remedy": event.remedy, "frames": event.frames}
-        write_json(self._result.plan.layout.error(name), _error(event) | more)
+        write_json(self._result.plan.layout.error(name), _error(event) | {"remedy": event.remedy})
 
 
 def _error(event: JobFailed) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions
 from arr_stream.errors import WorkerLost
 from arr_stream.processes import ChildProcess, Ready, Refused, Reply, ending, environment, serving_command, usable_cores
 
@@ -36,16 +36,15 @@ class Lost:
     how: str
 
 
-Message = Loaded | Refused | JobProgress | JobFinished | JobFailed | Lost
+Message = Loaded | Refused | JobFinished | JobFailed | Lost
 
 
 @dataclass(eq=False)
 class Worker:
-    """Worker, its process's name ("" until its models are loaded), its current file, and its progress with that."""
+    """Worker, its process's name ("" until its models are loaded), and its current file."""
 
     name: str = ""
     attempt: Attempt | None = None
-    frames: int = 0
 
 
 class WorkerEngine(Protocol):
@@ -61,7 +60,7 @@ class WorkerEngine(Protocol):
         """
 
     def give(self, worker: Worker, attempt: Attempt) -> None:
-        """Assign a file; the worker sends its progress, then `JobFinished` or `JobFailed`."""
+        """Assign a file; the worker sends `JobFinished` or `JobFailed`."""
 
     def receive(self, timeout_seconds: float) -> Iterable[tuple[Worker, Message]]:
         """Return new messages; wait up to `timeout_seconds` for the first.
@@ -189,4 +188,4 @@ def load_runner(given: tuple[JobOptions, int]) -> Callable[[Attempt, Reply], Non
     options, threads = given
     limit_threads(threads)
     runner = JobRunner(options, threads=threads)
-    return lambda attempt, reply: reply(runner.run(attempt, reply))
+    return lambda attempt, reply: reply(runner.run(attempt))

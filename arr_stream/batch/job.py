@@ -131,15 +131,6 @@ class JobStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class JobProgress:
-    """Progress of a worker: frames done, and their approximate total (None: unknown)."""
-
-    attempt: Attempt
-    frames: int
-    num_frames: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class JobFinished:
     """Event: a file is done and its outputs are committed."""
 
@@ -153,7 +144,6 @@ class JobFailed:
 
     Args:
         attempt: The attempt.
-        frames: Number of frames processed before.
         kind: Name of the error's class, such as `NotAMediaFile`, or `WorkerLost`.
         message: One line, without secrets.
         remedy: Advice for the user, "" without any.
@@ -163,7 +153,6 @@ class JobFailed:
     """
 
     attempt: Attempt
-    frames: int
     kind: str
     message: str
     remedy: str = ""
@@ -172,7 +161,7 @@ class JobFailed:
     again: bool = False
 
 
-Event = JobStarted | JobProgress | JobFinished | JobFailed
+Event = JobStarted | JobFinished | JobFailed
 
 
 def public_options(options: JobOptions) -> dict[str, Any]:

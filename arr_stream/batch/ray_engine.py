@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import queue
 import secrets
 import shutil
 import signal
@@ -28,7 +27,7 @@ from typing import Any, cast
 from arr_stream import __version__
 from arr_stream.batch.engine import Loaded, Lost, Message, Worker
 from arr_stream.batch.folder import Layout
-from arr_stream.batch.job import Attempt, JobOptions, JobProgress
+from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, ConnectionFailed, InvalidSetting, OutputUnwritable, WorkerLost
 from arr_stream.extras import needed_by
@@ -121,7 +120,7 @@ class RayEngine:
 
     def give(self, worker: Worker, attempt: Attempt) -> None:
         actor = cast("_Actor", worker)
-        actor.reply = actor.handle.run.options(num_returns="streaming").remote(attempt)
+        actor.reply = actor.handle.run.remote(attempt)
 
     def receive(self, timeout_seconds: float) -> Iterator[tuple[Worker, Message]]:
         replies = {actor.reply: actor for actor in self._actors if actor.reply is not None}
@@ -144,8 +143,8 @@ class RayEngine:
 
     def _next_message(self, actor: _Actor) -> Message:
         try:
-            message: Message = self._ray.get(next(actor.reply) if actor.name else actor.reply)
-        except (StopIteration, self._ray.exceptions.RayError) as exc:
+            message: Message = self._ray.get(actor.reply)
+        except self._ray.exceptions.RayError as exc:
             # The actor may still run if only its node is unreachable.
             self._kill(actor)
             self._actors.remove(actor)
@@ -153,8 +152,7 @@ class RayEngine:
             # Ray explains at length, and adds advice.
             reason = (reason.partition("Worker exit detail: ")[2] or reason).partition(" Some common causes")[0]
             return Lost(f"was lost: {reason[:200].rstrip('.')}")
-        if not isinstance(message, JobProgress):
-            actor.reply = None
+        actor.reply = None
         return message
 
     def close(self) -> None:
@@ -220,7 +218,7 @@ class RayEngine:
 
 
 class _Actor(Worker):
-    """Actor, with Ray's handle and the reference or stream of its next reply; None while it has nothing to do."""
+    """Actor, with Ray's handle and the reference of its next reply; None while it has nothing to do."""
 
     def __init__(self, handle: Any) -> None:
         super().__init__()
@@ -267,19 +265,9 @@ class RayWorker:
             return Refused.of(exc)
         return Loaded(f"process {os.getpid()} on {host}")
 
-    def run(self, attempt: Attempt) -> Iterator[Message]:
-        """Process a file; yield its progress, then the result."""
-        messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-
-        def work() -> None:
-            try:
-                messages.put(self._runner.run(attempt, messages.put))
-            finally:
-                messages.put(None)
-
-        threading.Thread(target=work).start()
-        while (message := messages.get()) is not None:
-            yield message
+    def run(self, attempt: Attempt) -> JobFinished | JobFailed:
+        """Process a file."""
+        return self._runner.run(attempt)
 
     def _check_batch(self, attempt: Attempt) -> None:
         """Check that the batch has not ended.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,6 @@ from arr_stream.batch.job import (
     JobFailed,
     JobFinished,
     JobOptions,
-    JobProgress,
     options_digest,
     public_options,
 )
@@ -39,39 +38,13 @@ from arr_stream.errors import (
 )
 from arr_stream.files import output_error
 from arr_stream.outputs import annotated_video, records_of, report_of
-from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import one_line, redact_url
 from arr_stream.relevance.query import make_queries
 from arr_stream.run import run
 from arr_stream.stream import Models
 
-_PROGRESS_SECONDS = 0.5
 _MOST_NOTICES = 20
 _RETRYABLE = (ConnectionFailed, FetchFailed, MemoryError, OSError)
-
-OnProgress = Callable[[JobProgress], None]
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Frame counter that reports progress at intervals and keeps each notice once."""
-
-    attempt: Attempt
-    report: OnProgress
-    num_frames: int | None = None
-    frames: int = 0
-    notices: dict[str, None] = field(default_factory=dict)
-    _reported_seconds: float = 0.0
-
-    def add(self, patches: PatchSet) -> None:
-        self.frames += 1
-        for notice in patches.notices:
-            if len(self.notices) < _MOST_NOTICES:
-                self.notices.setdefault(redact_url(notice))
-        now = time.monotonic()
-        if now - self._reported_seconds >= _PROGRESS_SECONDS:
-            self._reported_seconds = now
-            self.report(JobProgress(self.attempt, self.frames, self.num_frames))
 
 
 class JobRunner:
@@ -98,23 +71,22 @@ class JobRunner:
         self._fetched: Path | None = None
         self._models = Models.load(self.settings, threads)
 
-    def run(self, attempt: Attempt, on_progress: OnProgress) -> JobFinished | JobFailed:
-        """Process a file and report progress; an error is returned, not raised, and leaves no output."""
-        progress = _Progress(attempt, on_progress)
+    def run(self, attempt: Attempt) -> JobFinished | JobFailed:
+        """Process a file; an error is returned, not raised, and leaves no output."""
         started = time.monotonic()
         self._fetched = None
         with contextlib.ExitStack() as stack:
             try:
                 workspace = Workspace(self.layout, attempt)
                 stack.callback(workspace.discard)
-                return JobFinished(attempt, self._run(attempt, workspace, progress, started))
+                return JobFinished(attempt, self._run(attempt, workspace, started))
             except Exception as exc:
-                event = failed(attempt, progress.frames, exc, self.layout)
+                event = failed(attempt, exc, self.layout)
                 # Prefix the source's name if the message lacks it.
                 source, message = redact_url(attempt.job.source), self._by_address(event.message, attempt.job)
                 return replace(event, message=message if message.startswith(source) else f"{source}: {message}")
 
-    def _run(self, attempt: Attempt, workspace: Workspace, progress: _Progress, started: float) -> Done:
+    def _run(self, attempt: Attempt, workspace: Workspace, started: float) -> Done:
         job = attempt.job
         with self._local(job.source, workspace) as path:
             before = self._identity(job.source)
@@ -132,7 +104,6 @@ class JobRunner:
                     # Use its address, not the local copy's name.
                     source = cast("Any", stream.source)
                     source.info = replace(source.info, name=redact_url(job.source))
-                progress.num_frames = stream.source.info.num_frames
                 consumers: list[Consumer] = []
                 if self.options.video:
                     video = annotated_video(stream, workspace.video / VIDEO, view=self.settings.video.view)
@@ -142,8 +113,8 @@ class JobRunner:
                 records = records_of(stream, workspace.video / RECORDS)
                 consumers.append(records)
                 # The file's own notices come first.
-                progress.notices.update(dict.fromkeys((*stream.notices, *stream.query_notices.values())))
-                result = run(stream, consumers, on_frame=progress.add)
+                notices = dict.fromkeys((*stream.notices, *stream.query_notices.values()))
+                result = run(stream, consumers, on_frame=lambda patches: notices.update(dict.fromkeys(patches.notices)))
         if result.error is not None and not isinstance(result.error, SourceDamaged):
             raise result.error
         if result.reason not in ("finished", "damaged"):
@@ -157,7 +128,7 @@ class JobRunner:
             frames=result.frames,
             seconds=round(time.monotonic() - started, 3),
             outputs=workspace.outputs(),
-            notices=tuple(progress.notices),
+            notices=tuple(redact_url(notice) for notice in [*notices][:_MOST_NOTICES]),
             damaged=None if result.error is None else self._by_address(str(result.error), job),
             attempt=attempt.number,
             version=__version__,
@@ -190,7 +161,7 @@ class JobRunner:
             raise NotAMediaFile(f"{source}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
 
 
-def failed(attempt: Attempt, frames: int, error: Exception, layout: Layout) -> JobFailed:
+def failed(attempt: Attempt, error: Exception, layout: Layout) -> JobFailed:
     """Return the failure event of an error; write errors of the system become those of `arr_stream.errors`."""
     root: BaseException = error
     while isinstance(root, ConsumerFailed) and root.__cause__ is not None:
@@ -203,4 +174,4 @@ def failed(attempt: Attempt, frames: int, error: Exception, layout: Layout) -> J
     else:
         message, remedy, code = one_line(f"{type(error).__name__}: {error}"), "", 1
     retryable = again and not isinstance(error, OutputError)
-    return JobFailed(attempt, frames, type(error).__name__, redact_url(message), remedy, code, retryable=retryable)
+    return JobFailed(attempt, type(error).__name__, redact_url(message), remedy, code, retryable=retryable)

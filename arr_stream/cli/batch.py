@@ -233,14 +233,12 @@ class BatchReporter:
 
     def hear(self, event: Event) -> None:
         """Report an event of a file; text has lines for settled files only."""
-        from arr_stream.batch.job import JobFailed, JobFinished, JobProgress, JobStarted
+        from arr_stream.batch.job import JobFailed, JobFinished, JobStarted
 
         reporter, name = self._reporter, event.attempt.job.name
         match event:
             case JobStarted() if reporter.log is Log.JSON:
                 say_json(event="started", name=name, attempt=event.attempt.number, worker=event.worker)
-            case JobProgress() if reporter.log is Log.JSON:
-                say_json(event="progress", name=name, frames=event.frames, num_frames=event.num_frames)
             case JobFinished(done=done):
                 figures = {"frames": done.frames, "seconds": done.seconds}
                 fields = {**figures, "notices": list(done.notices), "damaged": done.damaged}
