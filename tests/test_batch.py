@@ -486,7 +486,6 @@ def test_passwords_do_not_reach_the_journal(tmp_path: Path) -> None:
     [
         ([], 10, "no input was given"),
         (["none.mp4"], 10, "none.mp4"),
-        (["CLIP", "--ray-gpus", "0.5"], 51, "--engine ray"),
         (["CLIP", "--query", " "], 30, "query"),
         (["CLIP", "--region", "mask.png"], 51, "x,y,w,h"),
         (["CLIP", "--storage", "x"], 51, "key=value"),

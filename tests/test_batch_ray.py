@@ -20,7 +20,7 @@ from arr_stream import __version__
 from arr_stream.batch.engine import Loaded, Lost, Worker
 from arr_stream.batch.job import JobFailed, JobFinished
 from arr_stream.batch.ray_engine import RayEngine, RayWorker, share
-from arr_stream.errors import InvalidSetting, WorkerLost
+from arr_stream.errors import WorkerLost
 from arr_stream.processes import Refused
 from tests.batch_fakes import QUICK, attempt, finished, quick_options, write_clips
 
@@ -46,15 +46,8 @@ FIRST, SECOND = (attempt("/videos/0.mp4", "0", number=number) for number in (1, 
 def test_all_actors_fit_into_the_cluster_at_once(
     nodes: list[tuple[float, float]], jobs: int | None, gpu: bool, shares: tuple[int, int, float]
 ) -> None:
-    assert share(nodes, jobs, None, gpu=gpu, gpus=None) == shares
-
-
-def test_gpus_of_an_actor_can_be_given(tmp_path: Path) -> None:
-    assert share([(8, 2)], 1, 5, gpu=True, gpus=0.25) == (1, 4, 0.25)
-    assert share([(8, 0)], None, 1, gpu=True, gpus=None)[0] == 1
-    for gpus in (-1.0, 1.5):
-        with pytest.raises(InvalidSetting, match="a share of one, or whole"):
-            share([(8, 2)], 1, None, gpu=True, gpus=gpus)
+    assert share(nodes, jobs, None, gpu=gpu) == shares
+    assert share(nodes, jobs, 1, gpu=gpu)[0] == 1
 
 
 def test_a_node_that_does_not_see_the_folder_or_has_another_version_refuses(tmp_path: Path) -> None:
@@ -106,6 +99,8 @@ class FakeRay(types.ModuleType):
         if isinstance(message, Exception):
             raise message
         return message
+
+    def shutdown(self) -> None: ...
 
     def kill(self, handle: Any, *, no_restart: bool) -> None:
         self.killed += 1

@@ -29,7 +29,7 @@ from arr_stream.batch.engine import Loaded, Lost, Message, Worker
 from arr_stream.batch.folder import Layout
 from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions
 from arr_stream.config import Settings
-from arr_stream.errors import BackendUnavailable, ConnectionFailed, InvalidSetting, OutputUnwritable, WorkerLost
+from arr_stream.errors import BackendUnavailable, ConnectionFailed, OutputUnwritable, WorkerLost
 from arr_stream.extras import needed_by
 from arr_stream.files import writing
 from arr_stream.plain_text import one_line, redact_url
@@ -43,10 +43,9 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TQDM_PATCH_PRINT": "0",
 }
-_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Variable that, set to 0, makes Ray listen on 127.0.0.1 only; the default on Windows and macOS."""
 _PRIVATE = {
-    _LOOPBACK: "0",
+    # Makes Ray listen on 127.0.0.1 only; the default on Windows and macOS.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
     # Nobody reads the metrics of a private cluster, and they cost cores.
     "RAY_enable_metrics_collection": "0",
@@ -58,25 +57,20 @@ _START_SECONDS = 600.0
 _OBJECT_STORE_BYTES = 80 << 20
 _END_SECONDS = 10.0
 _LONGEST_FOLDER = 20
-_MOST_SHARING_GPU = 16
 
 
 class RayEngine:
     """Engine with one actor of a Ray cluster a slot; see `arr_stream.batch.engine.WorkerEngine`.
-
-    If the program has initialised Ray already, the engine uses that cluster and leaves it open.
 
     Args:
         options: Options for every file; all nodes share the folder under the same path.
         jobs: Number of actors; None for one a GPU, or without GPUs, one for two cores.
         files: Number of files to do, which limits the actors.
         address: Address of a cluster, such as `10.0.0.1:6379`, or `auto`; None for a private one on this machine.
-        gpus_per_worker: GPUs of an actor, or the share of one; None for an equal share if the settings use any.
 
     Raises:
         BackendUnavailable: Ray is not installed.
         ConnectionFailed: There is no such cluster, or none can be started.
-        InvalidSetting: `gpus_per_worker` is neither a share nor whole, or Ray listens on other addresses.
         OutputError: The folder cannot be written to.
     """
 
@@ -87,12 +81,11 @@ class RayEngine:
         jobs: int | None = None,
         files: int | None = None,
         address: str | None = None,
-        gpus_per_worker: float | None = None,
     ) -> None:
         self._options = options
         self._actors: list[_Actor] = []
         self._temporary: Path | None = None
-        self._ours = False
+        self._ray: Any = None
         # Exists as long as this batch may commit; its name proves that all nodes see the same folder.
         self._mark = Layout(Path(options.folder)).work / f"ray-{secrets.token_hex(8)}"
         self._loaded_seconds = time.monotonic()
@@ -104,7 +97,7 @@ class RayEngine:
             sizes = [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes]
             settings = Settings.checked(dict(options.settings))
             gpu = settings.loop.device != "cpu" or settings.models.device != "cpu"
-            self.slots, self.cpus, self.gpus = share(sizes, jobs, files, gpu=gpu, gpus=gpus_per_worker)
+            self.slots, self.cpus, self.gpus = share(sizes, jobs, files, gpu=gpu)
         except BaseException:
             self.close()
             raise
@@ -164,10 +157,10 @@ class RayEngine:
             if replies:
                 self._ray.wait(replies, num_returns=len(replies), timeout=_END_SECONDS, fetch_local=False)
         self._actors.clear()
-        if self._ours:
-            self._ours = False
+        if self._ray is not None:
             with _own_signals():
                 self._ray.shutdown()
+            self._ray = None
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
@@ -179,16 +172,11 @@ class RayEngine:
 
     def _connect(self, address: str | None, cpus: int) -> Any:
         """Return Ray, connected with a cluster."""
-        loaded = sys.modules.get("ray")
-        connected = loaded is not None and loaded.is_initialized()
         # Ray reads these variables when it is imported.
-        private = _PRIVATE | {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if not (connected or address) else {}
-        for name, value in (_QUIET | private).items():
-            os.environ.setdefault(name, value)
+        private = _PRIVATE | {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if address is None else {}
+        os.environ.update(_QUIET | private)
         with needed_by("--engine ray", "ray"):
             ray = importlib.import_module("ray")
-        if connected:
-            return ray
         where: dict[str, Any] = {"address": address}
         if address is None:
             # Ray opens its own folder, with sockets and logs, to every user, so it gets one inside a private folder,
@@ -208,12 +196,6 @@ class RayEngine:
                 remedy = "check the address and that Python and Ray are of the same version there"
             reason = f"{type(exc).__name__}: {one_line(str(exc))[:300]}"
             raise ConnectionFailed(f"{what} cannot be used: {reason}", remedy=remedy) from exc
-        self._ray, self._ours = ray, True
-        # Ray may have been imported before the variables were set.
-        if address is None and (ip := ray.util.get_node_ip_address()) not in ("127.0.0.1", "::1"):
-            raise InvalidSetting(
-                f"Ray was loaded before the batch, and listens on {ip}", remedy=f"set {_LOOPBACK}=0 before that"
-            )
         return ray
 
 
@@ -280,7 +262,7 @@ class RayWorker:
 
 
 def share(
-    nodes: Sequence[tuple[float, float]], jobs: int | None, files: int | None, *, gpu: bool, gpus: float | None
+    nodes: Sequence[tuple[float, float]], jobs: int | None, files: int | None, *, gpu: bool
 ) -> tuple[int, int, float]:
     """Divide a cluster equally.
 
@@ -289,27 +271,20 @@ def share(
         jobs: Number of actors; None for one a GPU, or without GPUs, one for two cores.
         files: Most actors.
         gpu: The settings use GPUs.
-        gpus: GPUs of an actor, or its share of one; None for an equal share.
 
     Returns:
         The number of actors, and the cores and GPUs of each, so that all fit at once.
-
-    Raises:
-        InvalidSetting: `gpus` is neither a share of one nor whole.
     """
-    if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
-        raise InvalidSetting(f"{gpus:g} GPUs for a worker", remedy="give a share of one, or whole GPUs")
-    fitting = [(cpus, int(count)) for cpus, count in nodes if count >= 1] if gpu else []
-    total = sum(count for _, count in fitting)
-    slots = min(jobs or total or max(1, sum(int(cpus) // 2 for cpus, _ in nodes)), files or sys.maxsize)
-    if total:
-        sharing = min(-(-slots // total), _MOST_SHARING_GPU)
-        cores = min(max(1, int(cpus // (count * sharing))) for cpus, count in fitting)
-        return slots, cores, 1 / sharing if gpus is None else gpus
-    cores = int(max((cpus for cpus, _ in nodes), default=1.0))
-    while cores > 1 and sum(int(cpus // cores) for cpus, _ in nodes) < slots:
+    gpus = int(sum(count for _, count in nodes)) if gpu else 0
+    slots = min(jobs or gpus or max(1, sum(int(cpus) // 2 for cpus, _ in nodes)), files or sys.maxsize)
+    # Several actors share a GPU, but no actor is spread over two machines.
+    sharing = -(-slots // gpus) if gpus else 0
+    cores = int(max(cpus for cpus, _ in nodes))
+    while cores > 1 and slots > sum(
+        min(cpus // cores, count * sharing) if gpus else cpus // cores for cpus, count in nodes
+    ):
         cores -= 1
-    return slots, max(1, cores), gpus or 0.0
+    return slots, cores, 1 / sharing if gpus else 0.0
 
 
 @contextlib.contextmanager

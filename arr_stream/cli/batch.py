@@ -79,9 +79,6 @@ def batch(
         Engine,
         options.option("Processes of this machine, or Ray (the cluster of RAY_ADDRESS, if set).", _BATCH),
     ] = Engine.LOCAL,
-    ray_gpus: Annotated[
-        float | None, options.option("GPUs of a worker on Ray, or its share of one.", _BATCH, min=0.0)
-    ] = None,
     retries: Annotated[
         int, options.option("Further attempts after a failure that may be temporary.", _BATCH, min=0)
     ] = 2,
@@ -123,8 +120,6 @@ def batch(
         check_view(settings.video.view)
     if engine is Engine.RAY:
         need("ray", "--engine ray")
-    elif ray_gpus is not None:
-        raise InvalidSetting("--ray-gpus without --engine ray", remedy="give --engine ray as well")
     passed_over: list[Path] = []
     sources = expand(inputs, storage=asked.storage, leave_out=Path(asked.folder), passed_over=passed_over)
     if not sources:
@@ -153,7 +148,7 @@ def batch(
         result = run_batch(
             plan,
             lock,
-            partial(_make_ray, jobs, ray_gpus) if engine is Engine.RAY else partial(_make_local, jobs),
+            partial(_make_ray if engine is Engine.RAY else _make_local, jobs),
             engine_name=engine.value,
             retries=retries,
             stop=stop,
@@ -172,13 +167,11 @@ def _make_local(jobs: int | None, asked: JobOptions, files: int, inherited: Sequ
     return LocalEngine(asked, jobs=workers, inherited=inherited)
 
 
-def _make_ray(
-    jobs: int | None, gpus: float | None, asked: JobOptions, files: int, _inherited: Sequence[int]
-) -> WorkerEngine:
+def _make_ray(jobs: int | None, asked: JobOptions, files: int, _inherited: Sequence[int]) -> WorkerEngine:
     from arr_stream.batch.ray_engine import RayEngine
 
     address = os.environ.get("RAY_ADDRESS") or None
-    return RayEngine(asked, jobs=jobs, files=files, address=address, gpus_per_worker=gpus)
+    return RayEngine(asked, jobs=jobs, files=files, address=address)
 
 
 def _for_fsspec(storage: Sequence[str]) -> dict[str, Any]:
