@@ -7,14 +7,14 @@ import hashlib
 import os
 import sys
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from arr_stream.batch import remote
 from arr_stream.errors import SourceError, SourceNotFound
+from arr_stream.plain_text import redact_url
 from arr_stream.sources.locate import (
     is_glob,
     is_picture,
@@ -31,16 +31,11 @@ _VIDEO_ENDINGS = (
 VIDEO_SUFFIXES = frozenset(f".{ending}" for ending in _VIDEO_ENDINGS.split())
 """File name suffixes that count as video in a folder; a file that the user names may have any."""
 
-_MOST_NAMED = 3
 _MOST_BYTES = 80
 
 
 def expand(
-    inputs: Sequence[str],
-    *,
-    storage: Mapping[str, Any] | None = None,
-    leave_out: Path | None = None,
-    passed_over: list[Path] | None = None,
+    inputs: Sequence[str], *, storage: Mapping[str, Any] | None = None, leave_out: Path | None = None
 ) -> list[str]:
     """Expand inputs into sources, each once, in the order given.
 
@@ -49,7 +44,6 @@ def expand(
             standard input). An invalid line is no error here; it fails later like any other source.
         storage: Options for fsspec.
         leave_out: Folder whose files are excluded, by whatever path, such as the outputs of an earlier run.
-        passed_over: Receives the files of folders with videos that are neither videos nor in `leave_out`.
 
     Returns:
         Absolute paths and addresses.
@@ -58,31 +52,17 @@ def expand(
         SourceNotFound: A missing file, folder or list, or a folder or glob without video.
         NotAMediaFile: A device or pipe.
     """
-    found, others = list[str](), list[Path]()
+    found = list[str]()
     for text in inputs:
         if text.startswith("@") and not Path(text).exists():
-            found += _expand_list(text[1:], storage or {}, others)
+            found += _expand_list(text[1:], storage or {})
         else:
-            found += _expand_one(text, storage or {}, others)
-    kept = list(dict.fromkeys(found))
-    if leave_out is not None:
-        place = Path(os.path.realpath(leave_out))
-        kept = [source for source in kept if not _within(source, place)]
-        others = [path for path in others if not _within(str(path), place)]
-    if passed_over is not None:
-        # Another input may name them.
-        passed_over += [path for path in dict.fromkeys(others) if _absolute(path) not in set(kept)]
-    return kept
+            found += _expand_one(text, storage or {})
+    place = None if leave_out is None else Path(os.path.realpath(leave_out))
+    return [source for source in dict.fromkeys(found) if place is None or not _within(source, place)]
 
 
-def describe_passed_over(paths: Sequence[Path]) -> str:
-    """Return the number of files and the first names."""
-    names = ", ".join(public_name(path.name) for path in paths[:_MOST_NAMED])
-    more = ", ..." if len(paths) > _MOST_NAMED else ""
-    return f"{len(paths)} other file{'s' if len(paths) > 1 else ''} ({names}{more})"
-
-
-def _expand_list(name: str, storage: Mapping[str, Any], passed_over: list[Path]) -> Iterator[str]:
+def _expand_list(name: str, storage: Mapping[str, Any]) -> Iterator[str]:
     try:
         raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as exc:
@@ -96,7 +76,7 @@ def _expand_list(name: str, storage: Mapping[str, Any], passed_over: list[Path])
             yield line
             continue
         try:
-            yield from _expand_one(line, storage, passed_over)
+            yield from _expand_one(line, storage)
         except SourceError:
             # As a source, whose worker reports the error.
             try:
@@ -105,15 +85,15 @@ def _expand_list(name: str, storage: Mapping[str, Any], passed_over: list[Path])
                 yield line if "://" in line else _absolute(Path(line))
 
 
-def _expand_one(text: str, storage: Mapping[str, Any], passed_over: list[Path]) -> list[str]:
+def _expand_one(text: str, storage: Mapping[str, Any]) -> list[str]:
     if _is_address(text):
         return list(remote.expand(text, storage, _is_video))
     local = local_spec(text)
     path = Path(local)
     if is_glob(local):
-        return _expand_glob(local, passed_over)
+        return _expand_glob(local)
     if path.is_dir():
-        return _expand_folder(path, passed_over)
+        return _expand_folder(path)
     require_file(path, public_name(text))
     return [_absolute(path)]
 
@@ -123,18 +103,18 @@ def _is_address(text: str) -> bool:
     return bool(sign) and scheme.isascii() and scheme.lower() != "file" and not Path(text).exists()
 
 
-def _expand_glob(pattern: str, passed_over: list[Path]) -> list[str]:
+def _expand_glob(pattern: str) -> list[str]:
     # Path.glob takes no absolute pattern.
     matches = sorted((Path(match) for match in glob.glob(pattern, recursive=True)), key=natural_key)  # noqa: PTH207
     found = [_absolute(path) for path in matches if path.is_file()]
     if not found:
-        found = [source for path in matches if path.is_dir() for source in _expand_folder(path, passed_over)]
+        found = [source for path in matches if path.is_dir() for source in _expand_folder(path)]
     if not found:
         raise SourceNotFound(f"{pattern}: matches no file", remedy="check the pattern; quote it against the shell")
     return found
 
 
-def _expand_folder(folder: Path, passed_over: list[Path]) -> list[str]:
+def _expand_folder(folder: Path) -> list[str]:
     """Return the videos of a folder; a folder of pictures is one source, as for `process`."""
     try:
         files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
@@ -142,7 +122,6 @@ def _expand_folder(folder: Path, passed_over: list[Path]) -> list[str]:
         raise SourceNotFound(f"{folder}: cannot be listed: {exc.strerror}", remedy="check its permissions") from exc
     videos = sorted((path for path in files if _is_video(path)), key=natural_key)
     if videos:
-        passed_over += sorted((path for path in files if not _is_video(path)), key=natural_key)
         return [_absolute(path) for path in videos]
     if any(is_picture(path) for path in files):
         return [_absolute(folder)]
@@ -162,12 +141,8 @@ def _absolute(path: Path) -> str:
 
 
 def _within(source: str, folder: Path) -> bool:
-    """Return whether a source, or the target of its link, is in a folder, whose path has no links."""
-    if "://" in source or "\0" in source:
-        return False
-    parent, name = os.path.split(source)
-    places = Path(os.path.realpath(parent), name), Path(os.path.realpath(source))
-    return any(place.is_relative_to(folder) for place in places)
+    """Return whether a local source, its links resolved, is in a folder, whose path has no links."""
+    return "://" not in source and "\0" not in source and Path(os.path.realpath(source)).is_relative_to(folder)
 
 
 def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,32 +166,30 @@ def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
     return {"files_sha256": hashed.hexdigest()}
 
 
-def assign_names(
-    sources: Sequence[str], known: Mapping[str, str] | None = None, taken: Iterable[str] = ()
-) -> dict[str, str]:
-    """Assign a unique name to every source: its stem, and a hash of the whole path if another source has that too.
+def assign_names(sources: Sequence[str], earlier: Mapping[str, str]) -> dict[str, str]:
+    """Assign a unique name to every source: its earlier one, else its stem, with a hash of the whole if that is taken.
 
     Args:
         sources: Absolute paths or addresses, each once.
-        known: Names of earlier runs; their sources keep them.
-        taken: Further names in use.
+        earlier: The source of each name in the output folder, without secrets.
 
     Returns:
         The name of each source. All names differ, even if case and accent encoding are ignored.
     """
-    names = dict(known or {})
-    used = {_key(name) for name in (*names.values(), *taken)}
-    # Without the query of an address.
-    stems = {
-        source: PurePosixPath(urlsplit(source).path if "://" in source else source).stem or "video"
-        for source in sources
-    }
-    counts = Counter(_key(safe_name(stem)) for stem in stems.values())
-    for source, stem in stems.items():
-        name = safe_name(stem)
-        is_unique = counts[_key(name)] == 1 and _key(name) not in used
-        names.setdefault(source, name if is_unique else safe_name(stem, mark=_hash(source)))
-    return {source: names[source] for source in sources}
+    known = {source: name for name, source in earlier.items()}
+    used = {_key(name) for name in earlier}
+    names = dict[str, str]()
+    for source in sources:
+        # An address with a new signature is the same source; of two, the first gets the name.
+        name = known.pop(redact_url(source), None)
+        if name is None:
+            # Without the query of an address.
+            stem = PurePosixPath(urlsplit(source).path if "://" in source else source).stem or "video"
+            name = safe_name(stem)
+            name = safe_name(stem, mark=_hash(source)) if _key(name) in used else name
+            used.add(_key(name))
+        names[source] = name
+    return names
 
 
 def safe_name(text: str, *, mark: str = "") -> str:

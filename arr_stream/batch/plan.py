@@ -86,7 +86,7 @@ def make_plan(sources: Sequence[str], options: JobOptions, *, force: bool = Fals
     layout, public = Layout(Path(options.folder)), public_options(options)
     recorded = recorded_options(layout, public, force=force)
     earlier = {path.parent.name: Done.read(path) for path in layout.videos.glob(f"*/{DONE}")}
-    names = assign_names(sources, _known(sources, earlier), earlier)
+    names = assign_names(sources, {name: "" if done is None else done.source for name, done in earlier.items()})
     digest = options_digest(public)
     jobs = [Job(index, source, names[source]) for index, source in enumerate(sources)]
     files = tuple(_state(job, earlier.get(job.name), digest, options.storage) for job in jobs)
@@ -122,19 +122,6 @@ def recorded_options(layout: Layout, public: Mapping[str, Any], *, force: bool =
 def _has_content(path: Path) -> bool:
     """Return whether the path is a file or a folder that is not empty."""
     return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
-
-
-def _known(sources: Sequence[str], earlier: Mapping[str, Done | None]) -> dict[str, str]:
-    """Return the earlier names of sources; an address with a new signature is the same source."""
-    named: dict[str, list[str]] = {}
-    given: dict[str, list[str]] = {}
-    for name, done in earlier.items():
-        named.setdefault(done.source if done is not None else "", []).append(name)
-    for source in sources:
-        given.setdefault(redact_url(source), []).append(source)
-    # Sources that differ in secrets alone are ambiguous; a hash in their names distinguishes them.
-    pairs = [(given[public], named.get(public, [])) for public in given]
-    return {found[0]: names[0] for found, names in pairs if len(found) == len(names) == 1}
 
 
 def _state(job: Job, done: Done | None, digest: str, storage: Mapping[str, Any]) -> FileState:

@@ -94,7 +94,7 @@ def batch(
     """
     settings = options.load_settings(preset, overrides, budget=budget)
 
-    from arr_stream.batch.inputs import describe_passed_over, expand
+    from arr_stream.batch.inputs import expand
     from arr_stream.batch.job import JobOptions
     from arr_stream.relevance.query import make_queries
 
@@ -120,15 +120,13 @@ def batch(
         check_view(settings.video.view)
     if engine is Engine.RAY:
         need("ray", "--engine ray")
-    passed_over: list[Path] = []
-    sources = expand(inputs, storage=asked.storage, leave_out=Path(asked.folder), passed_over=passed_over)
+    sources = expand(inputs, storage=asked.storage, leave_out=Path(asked.folder))
     if not sources:
         raise SourceNotFound("no input is left to do", remedy="the output folder is not searched for inputs")
-    notices = [f"not processed: {describe_passed_over(passed_over)}; name such files by a glob"] if passed_over else []
     if dry_run:
         from arr_stream.batch.plan import make_plan
 
-        _print_plan(make_plan(sources, asked, force=force), notices)
+        _print_plan(make_plan(sources, asked, force=force))
         return
     if settings.models.download:
         # Here, once: otherwise every worker would download them.
@@ -143,7 +141,7 @@ def batch(
         opened(sources, asked, force=force) as (plan, lock),
         reporting(len(plan.to_do), log) as reporter,
     ):
-        for notice in (*notices, *plan.notices):
+        for notice in plan.notices:
             reporter.notice(notice)
         result = run_batch(
             plan,
@@ -257,8 +255,8 @@ class BatchReporter:
         return f"{place} {line}{self._reporter.left(self._settled, self._to_do)}"
 
 
-def _print_plan(plan: Plan, notices: Sequence[str]) -> None:
-    """Print the plan to standard output, with further notices."""
+def _print_plan(plan: Plan) -> None:
+    """Print the plan to standard output."""
     from rich.table import Table
     from rich.text import Text
 
@@ -267,7 +265,7 @@ def _print_plan(plan: Plan, notices: Sequence[str]) -> None:
     for file in plan.files:
         table.add_row(Text(file.job.name), _STATES[file.state], Text(redact_url(file.job.source)))
     out.print(table)
-    for notice in (*notices, *plan.notices):
+    for notice in plan.notices:
         print_line(f"note: {notice}")
     out.print(f"{counted(len(plan.to_do), 'file')} of {len(plan.files)} to do; nothing was done", markup=False)
 
