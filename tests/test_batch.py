@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from arr_stream.batch.batch import BatchResult, opened, run_batch
 from arr_stream.batch.engine import Lost, Message, WorkerEngine
 from arr_stream.batch.folder import Journal, Layout, Workspace, folder_lock, read_journal
-from arr_stream.batch.inputs import assign_names, expand, identity, safe_name
 from arr_stream.batch.job import (
     Attempt,
     Done,
@@ -30,7 +28,7 @@ from arr_stream.batch.job import (
     options_digest,
     public_options,
 )
-from arr_stream.batch.plan import make_plan
+from arr_stream.batch.plan import assign_names, expand, identity, make_plan, safe_name
 from arr_stream.errors import ArrStreamError, BatchDiffers, SourceNotFound, WeightsInvalid, WorkerLost
 from arr_stream.plain_text import redact_url
 from arr_stream.processes import Refused

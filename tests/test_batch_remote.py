@@ -18,7 +18,7 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from arr_stream.batch import inputs, remote
+from arr_stream.batch import plan, remote
 from arr_stream.batch.job import JobFinished
 from arr_stream.batch.runner import JobRunner
 from arr_stream.errors import (
@@ -39,7 +39,7 @@ CLIP = bytes(range(256)) * 5000
 
 
 def expand(address: str, storage: dict[str, Any]) -> list[str]:
-    return inputs.expand([address], storage=storage)
+    return plan.expand([address], storage=storage)
 
 
 def _fetch(address: str, folder: Path, storage: dict[str, Any] | None = None, *, max_bytes: int = 1 << 30) -> None:

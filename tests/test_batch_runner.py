@@ -10,9 +10,8 @@ import av
 import pytest
 
 import arr_stream
-from arr_stream.batch.inputs import expand
 from arr_stream.batch.job import Attempt, Done, JobFailed, JobFinished, JobOptions
-from arr_stream.batch.plan import make_plan
+from arr_stream.batch.plan import expand, make_plan
 from arr_stream.batch.runner import JobRunner
 from arr_stream.config import Settings
 from arr_stream.outputs import records_of

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from arr_stream.batch.engine import Loaded, Lost, Message, Worker, WorkerEngine
 from arr_stream.batch.folder import DONE, Journal, Layout, folder_lock, write_json
-from arr_stream.batch.inputs import identity
 from arr_stream.batch.job import (
     Attempt,
     Done,
@@ -27,7 +26,7 @@ from arr_stream.batch.job import (
     options_digest,
     public_options,
 )
-from arr_stream.batch.plan import Plan, make_plan, recorded_options
+from arr_stream.batch.plan import Plan, identity, make_plan, recorded_options
 from arr_stream.errors import ArrStreamError, DiskFull, OutputError, OutputUnwritable, WorkerLost
 from arr_stream.files import writing
 from arr_stream.plain_text import redact_url

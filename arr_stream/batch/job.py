@@ -76,7 +76,7 @@ class Done:
     Args:
         name: As in `Job`.
         source: As in `Job`, without secrets.
-        identity: Identity of the source when it was read; see `inputs.identity`.
+        identity: Identity of the source when it was read; see `plan.identity`.
         options: Digest of the options; see `options_digest`.
         digest: SHA-256 of the records without their timings: equal for equal input, settings and versions.
         frames: Number of frames processed.

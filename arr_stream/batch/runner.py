@@ -13,7 +13,6 @@ import arr_stream
 from arr_stream import __version__
 from arr_stream.batch import remote
 from arr_stream.batch.folder import RECORDS, REPORT, VIDEO, Layout, Workspace
-from arr_stream.batch.inputs import identity
 from arr_stream.batch.job import (
     Attempt,
     Done,
@@ -24,6 +23,7 @@ from arr_stream.batch.job import (
     options_digest,
     public_options,
 )
+from arr_stream.batch.plan import identity
 from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, Consumer
 from arr_stream.errors import (

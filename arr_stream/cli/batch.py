@@ -94,8 +94,8 @@ def batch(
     """
     settings = options.load_settings(preset, overrides, budget=budget)
 
-    from arr_stream.batch.inputs import expand
     from arr_stream.batch.job import JobOptions
+    from arr_stream.batch.plan import expand
     from arr_stream.relevance.query import make_queries
 
     asked = JobOptions(
