@@ -263,7 +263,7 @@ def test_done_json_alone_decides_whether_a_file_is_done(batch: Batch) -> None:
     assert not list((batch.out / ".work").iterdir())
     assert batch.states() == ["done"]
 
-    with pytest.raises(BatchDiffers, match=r'queries was \["red"\] and is \["blue"\]'):
+    with pytest.raises(BatchDiffers, match="other settings: queries"):
         batch.states(other)
     assert batch.states(other, force=True) == ["differs"]
     # The place of the models changes no result.
@@ -450,7 +450,7 @@ def test_difference_names_settings_by_their_keys(tmp_path: Path) -> None:
     before = public_options(quick_options(tmp_path))
     now = public_options(quick_options(tmp_path, settings={"keyframes.interval": 7}, start_seconds=2))
     assert difference(before, before) == ""
-    assert difference(before, now) == "start_seconds was null and is 2, keyframes.interval was 30 and is 7"
+    assert difference(before, now) == "start_seconds, keyframes.interval"
 
 
 def test_passwords_do_not_reach_the_journal(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from arr_stream.config import Settings, public_settings, setting_keys
+from pydantic import TypeAdapter
+
+from arr_stream.config import Settings, public_settings
 from arr_stream.plain_text import redact_url
 
 _ELSEWHERE = {"folder", "storage"}
@@ -105,16 +107,9 @@ class Done:
     def read(cls, path: Path) -> Done | None:
         """Read `done.json`; None if it is missing, incomplete or has fields of other types."""
         try:
-            values = json.loads(path.read_bytes())
-            done = cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
-            done = replace(done, outputs=tuple(done.outputs), notices=tuple(done.notices))
-        except (OSError, ValueError, TypeError, RecursionError):
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except (OSError, ValueError):
             return None
-        numbers = (
-            isinstance(done.frames, int) and isinstance(done.attempt, int) and isinstance(done.seconds, int | float)
-        )
-        texts = isinstance(done.source, str) and isinstance(done.digest, str)
-        return done if numbers and texts and isinstance(done.identity, Mapping) else None
 
     def fits(self, source: str, options: str, identity: Mapping[str, Any]) -> bool:
         """Return whether another run with these options and this source identity would give the same result."""
@@ -191,17 +186,10 @@ def options_digest(public: Mapping[str, Any]) -> str:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describe the differences between two `public_options`: at most three, "" without any."""
-    defaults = {key: default for key, (default, _) in setting_keys().items()}
+    """Return the names of the options that differ between two `public_options`."""
     # Through JSON, in which a tuple is a list.
     old, new = ({**options, **options.get("settings", {})} for options in json.loads(json.dumps([before, now])))
-    changed = [key for key in {**old, **new} if key != "settings" and old.get(key) != new.get(key)]
-    described = [
-        f"{key} was {json.dumps(old.get(key, defaults.get(key)), ensure_ascii=False)[:60]} "
-        f"and is {json.dumps(new.get(key, defaults.get(key)), ensure_ascii=False)[:60]}"
-        for key in changed[:3]
-    ]
-    return ", ".join(described) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+    return ", ".join(key for key in {**old, **new} if key != "settings" and old.get(key) != new.get(key))
 
 
 def _file_hash(path: Path) -> str:
