@@ -166,7 +166,7 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_done_twice(
     runner = JobRunner(quick_options(tmp_path / "undisturbed"))
     began = time.monotonic()
     for path in clips:
-        assert isinstance(runner.run(attempt(path, path.stem), lambda progress: None), JobFinished)
+        assert isinstance(runner.run(attempt(path, path.stem)), JobFinished)
     file_seconds = (time.monotonic() - began) / files
     expected = _digests(tmp_path / "undisturbed")
     assert sorted(expected) == [path.stem for path in clips] and len(set(expected.values())) == files

@@ -143,7 +143,7 @@ def test_a_file_of_a_store_gives_the_records_of_a_local_one(
     events = []
     for source in ("s3://videos/real/clip.mp4", str(clip)):
         output = tmp_path / f"out{len(events)}"
-        events.append(JobRunner(quick_options(output, storage=storage)).run(attempt(source), lambda _: None))
+        events.append(JobRunner(quick_options(output, storage=storage)).run(attempt(source)))
         header, frames, _ = read_records(output / "videos" / "clip" / "records.jsonl")
         assert (header.source, len(frames)) == (source, 4)
         written = b"".join(path.read_bytes() for path in output.rglob("*") if path.is_file())
