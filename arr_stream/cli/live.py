@@ -46,7 +46,7 @@ def stream(
 ) -> None:
     """Process a live source: choose the cells of each frame, show and record them, and ask a model.
 
-    An interrupted source is reopened. In the window, h shows the keys, / sets another query, and a drag marks a region.
+    An interrupted source is reopened. In the window, / sets another query, and a drag marks a region.
     """
     if duration is not None and not duration > 0:
         raise InvalidSetting(f"--duration {duration:g}", remedy="give seconds above 0")

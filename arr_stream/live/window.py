@@ -27,15 +27,7 @@ if TYPE_CHECKING:
 
     from PIL.ImageTk import PhotoImage
 
-_KEYS = """v  V      next view, the one before
-/  Enter  set the query
-drag      look for the object in a box
-r         forget the box
-space     pause
-f         full screen
-h         this help
-q  Esc    quit"""
-
+_TITLE = "arr-stream: v view, / query, drag region, r forget it, space pause, q quit"
 _REMEDY = "watch in a browser with `arr-stream serve SOURCE`, or run without pictures with --headless"
 _MOST_WH = (1280, 800)
 _LEAST_WIDTH = 800
@@ -57,22 +49,20 @@ class Feed:
         self._dropped = dropped
         self._newest: tuple[Frame, PatchSet] | None = None
         self._answers: tuple[Answer, ...] = ()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Replace the newest frame; never blocks."""
         self._fps.add()
-        with self._changed:
+        with self._lock:
             self._newest = frame, patches
             self._answers = (*self._answers, *patches.answers)[-_MOST_ANSWERS:]
-            self._changed.notify()
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
 
-    def take(self, longest_seconds: float) -> Shown | None:
-        """Return the newest frame once, waiting up to `longest_seconds`; None if no frame comes in time."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._newest is not None, longest_seconds)
+    def take(self) -> Shown | None:
+        """Return the newest frame once; None until the next one comes."""
+        with self._lock:
             if self._newest is None:
                 return None
             frame, patches = self._newest
@@ -107,7 +97,7 @@ class LiveWindow:
         except tkinter.TclError as exc:
             raise DisplayUnavailable(f"the display cannot be used: {exc}", remedy=_REMEDY) from exc
         self._root.withdraw()
-        self._root.title("arr-stream")
+        self._root.title(_TITLE)
         self._root.minsize(320, 240)
         self._root.protocol("WM_DELETE_WINDOW", self._quit)
         self._root.tk_setPalette(background="black", foreground="white")
@@ -121,7 +111,7 @@ class LiveWindow:
         self._photo: PhotoImage | None = None
         self._bind()
         self.ages_ms = Recent()
-        self._quitting = self._help = self._full_screen = False
+        self._quitting = False
         self._messages: list[tuple[float, str]] = []
         self._drag: tuple[int, int] | None = None
         self._drawn: tuple[str, tuple[int, int]] | None = None
@@ -150,8 +140,10 @@ class LiveWindow:
         # A display that goes away ends the window as its user does.
         with contextlib.suppress(self._gone):
             while running() and not self._quitting:
-                fresh = feed.take(_WAIT_SECONDS)
-                if fresh is not None:
+                fresh = feed.take()
+                if fresh is None:
+                    time.sleep(_WAIT_SECONDS)
+                else:
                     self._begin(fresh)
                 if self._shown is not None and (fresh is not None or self._drawn != self._wanted):
                     self._draw(self._shown)
@@ -174,16 +166,11 @@ class LiveWindow:
 
     def _bind(self) -> None:
         keys: dict[str, Callable[[], None]] = {
-            "v": lambda: self._turn(1),
-            "V": lambda: self._turn(-1),
-            "h": self._toggle_help,
-            "f": self._toggle_full_screen,
-            "r": self._forget_region,
+            "v": self._next_view,
+            "r": lambda: self._ask(self._without_region()),
             "<space>": self._pause,
             "/": self._begin_typing,
-            "<Return>": self._begin_typing,
             "q": self._quit,
-            "<Escape>": self._escape,
         }
 
         def bind(widget: tkinter.Misc, sequence: str, act: Callable[[], None]) -> None:
@@ -206,7 +193,6 @@ class LiveWindow:
             self._root.deiconify()
             self._root.update()
             self._canvas.focus_set()
-            self._say("h shows the keys")
         self._shown = fresh
         self._annotator.update(fresh.patches)
         for notice in fresh.patches.notices:
@@ -242,8 +228,7 @@ class LiveWindow:
         self._status["text"] = "   ".join(parts)
         now = time.monotonic()
         self._messages = [each for each in self._messages if each[0] > now]
-        lines = [_KEYS] if self._help else []
-        lines += [redact_url(message)] if state != "live" and message else []
+        lines = [redact_url(message)] if state != "live" and message else []
         lines += [text for _, text in self._messages]
         self._lines["text"] = "\n".join(lines)
         if lines:
@@ -256,32 +241,16 @@ class LiveWindow:
         self._messages = [each for each in self._messages if each[1] != text]
         self._messages.append((time.monotonic() + _MESSAGE_SECONDS, redact_url(text)))
 
-    def _turn(self, by: int) -> None:
+    def _next_view(self) -> None:
         views = tuple(VIEWS)
-        place = views.index(self._annotator.view) + by if self._annotator.view in views else 0
+        place = views.index(self._annotator.view) + 1 if self._annotator.view in views else 0
         self._annotator.view = views[place % len(views)]
-
-    def _toggle_help(self) -> None:
-        self._help = not self._help
-
-    def _toggle_full_screen(self) -> None:
-        self._full_screen = not self._full_screen
-        self._root.attributes("-fullscreen", self._full_screen)
 
     def _pause(self) -> None:
         self._stream.paused = not self._stream.paused
 
     def _quit(self) -> None:
         self._quitting = True
-
-    def _escape(self) -> None:
-        """Close the open element; quit without one."""
-        if self._help:
-            self._toggle_help()
-        elif self._full_screen:
-            self._toggle_full_screen()
-        else:
-            self._quit()
 
     def _begin_typing(self) -> None:
         self._entry.delete(0, "end")
@@ -298,9 +267,6 @@ class LiveWindow:
         self._end_typing()
         others = [query for query in self._stream.queries if not isinstance(query, TextQuery)]
         self._ask([*([parse_text(typed)] if typed else []), *others])
-
-    def _forget_region(self) -> None:
-        self._ask(self._without_region())
 
     def _without_region(self) -> list[Query]:
         return [query for query in self._stream.queries if not isinstance(query, RegionQuery)]
