@@ -148,9 +148,8 @@ class PictureRoom:
 
     def show(self, shown: Shown) -> None:
         """Set the newest frame; never blocks."""
-        with self._changed:
-            self._newest = shown
-            self._changed.notify_all()
+        self._newest = shown
+        self.stir()
 
     def watch(
         self,

@@ -18,7 +18,6 @@ from arr_stream.types import Frame, Grid
 Event = dict[str, Any]
 """Event as plain JSON values; `type` names its kind and `stream` its stream, see docs/api.md."""
 
-_EXPENDABLE = frozenset({"frame", "summary"})
 _ONLY_WHEN_NAMED = frozenset({"frame"})
 _MOST_WAITING = 512
 
@@ -35,7 +34,7 @@ class Subscription:
         wake: Called, from any thread, when there is an event to take; must not block.
         streams: Only events of these; None for all.
         kinds: Only these types; None for all except frame records.
-        most_waiting: Queue limit; beyond it, frames and summaries are dropped first, then the oldest event.
+        most_waiting: Queue limit; beyond it, the oldest events are dropped.
     """
 
     def __init__(
@@ -48,8 +47,7 @@ class Subscription:
         self._wake = wake
         self._streams = frozenset(streams) if streams is not None else None
         self._kinds = frozenset(kinds) if kinds is not None else None
-        self._most = most_waiting
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[Event] = deque(maxlen=most_waiting)
         self._missed = 0
         self._lock = threading.Lock()
 
@@ -60,8 +58,7 @@ class Subscription:
 
     def put(self, event: Event) -> None:
         with self._lock:
-            if len(self._waiting) >= self._most:
-                self._make_room()
+            self._missed += len(self._waiting) == self._waiting.maxlen
             self._waiting.append(event)
         self._wake()
 
@@ -72,13 +69,6 @@ class Subscription:
             self._waiting.clear()
             missed, self._missed = self._missed, 0
         return [{"type": "missed", "count": missed}, *taken] if missed else taken
-
-    def _make_room(self) -> None:
-        kept = [event for event in self._waiting if event["type"] not in _EXPENDABLE]
-        if len(kept) == len(self._waiting):
-            kept = kept[1:]
-        self._missed += len(self._waiting) - len(kept)
-        self._waiting = deque(kept)
 
 
 class EventHub:
