@@ -114,7 +114,7 @@ class LiveStreams:
                 values,
                 queries,
                 preset=preset,
-                on_end=self._ended if once else None,
+                on_end=self.remove if once else None,
             )
             self._runners[runner.id] = runner
         runner.start()
@@ -172,11 +172,3 @@ class LiveStreams:
             thread.start()
         for thread in closing:
             thread.join()
-
-    def _ended(self, runner: StreamRunner) -> None:
-        """Remove the runner of a source that cannot be opened again."""
-        with self._lock:
-            known = self._runners.pop(runner.id, None)
-        if known is not None:
-            runner.room.close()
-            self._tell()

@@ -11,19 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
-from arr_stream.errors import (
-    ArrStreamError,
-    BackendUnavailable,
-    BudgetError,
-    InvalidSetting,
-    ModelTooLarge,
-    ModelUnsupported,
-    QueryError,
-    SettingsError,
-    SourceNotFound,
-    SourceTooLarge,
-    WeightsInvalid,
-)
+from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, SettingsError, WeightsInvalid
 from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.alerts import Alert, Alerts, Webhook, parse_rule
 from arr_stream.live.live_stream import LiveStream
@@ -48,17 +36,7 @@ Raises:
     SourceError: The source cannot be opened.
 """
 
-_WANT_A_CHANGE = (
-    SettingsError,
-    QueryError,
-    BudgetError,
-    BackendUnavailable,
-    WeightsInvalid,
-    ModelUnsupported,
-    ModelTooLarge,
-    SourceNotFound,
-    SourceTooLarge,
-)
+_WANT_A_CHANGE = (SettingsError, BackendUnavailable, WeightsInvalid)
 """Errors that a retry cannot fix."""
 
 _FIRST_RETRY_SECONDS = 1.0
@@ -95,7 +73,7 @@ class StreamRunner:
         source: The source as given, without secrets; `opener` opens it.
         settings, queries: Initial settings and queries.
         preset: Name of the settings' preset.
-        on_end: Called at the end of a source that cannot be reopened, which ends the runner; None if it can be.
+        on_end: Called at the end of a source that cannot be reopened; None if it can be.
 
     Attributes:
         rules: Alert rules of the stream; see `watch_for`.
@@ -112,7 +90,7 @@ class StreamRunner:
         queries: tuple[Query, ...] = (),
         *,
         preset: str | None = None,
-        on_end: Callable[[StreamRunner], None] | None = None,
+        on_end: Callable[[str], object] | None = None,
     ) -> None:
         self.id = id
         self.name = name
@@ -134,7 +112,6 @@ class StreamRunner:
         self._stream: LiveStream | None = None
         self._source: Source | None = None
         self._opening: Interrupt | None = None
-        self._noticed: tuple[Query, ...] = ()
         self._watcher: LiveWatcher | None = None
         self._asking: Plan | None = None
         self._dropped_before = 0
@@ -400,7 +377,7 @@ class StreamRunner:
         finally:
             self._set_state("ended")
             if self._on_end is not None:
-                self._on_end(self)
+                self._on_end(self.id)
 
     def _run(self) -> Exception | None:
         """Open the source and process it to its end; return the error."""
@@ -446,10 +423,8 @@ class StreamRunner:
                 stream.ask(*queries)
             stream.paused = self._paused
             self._stream = stream
-        if self._noticed != stream.queries:
-            self._noticed = stream.queries
-            for notice in (*stream.notices, *stream.query_notices.values()):
-                self.publisher.notice(notice)
+        for notice in (*stream.notices, *stream.query_notices.values()):
+            self.publisher.notice(notice)
         self._watcher = self._make_watcher(stream)
         self._set_state("live")
         return True
