@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,21 +141,12 @@ def _alerts(rules: Sequence[str], webhooks: Sequence[Webhook], stream: LiveStrea
 
 def _beside(process: Callable[[], RunResult], show: Callable[..., None], stream: LiveStream) -> RunResult:
     """Process in a thread, and show in this one, which must own the windows."""
-    outcome: Future[RunResult] = Future()
-
-    def work() -> None:
+    with ThreadPoolExecutor(1, "arr-stream-run") as runner:
+        outcome = runner.submit(process)
         try:
-            outcome.set_result(process())
-        except BaseException as exc:
-            outcome.set_exception(exc)
-
-    runner = threading.Thread(target=work, name="arr-stream-run", daemon=True)
-    runner.start()
-    try:
-        show(running=runner.is_alive)
-    finally:
-        stream.source.close()
-        runner.join()
+            show(running=lambda: not outcome.done())
+        finally:
+            stream.source.close()
     return outcome.result()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.config import PRESETS, Settings
-from arr_stream.errors import InvalidSetting, PresetNotFound
+from arr_stream.errors import InvalidSetting
 
 COMMON = (
     "selection.budget",
@@ -58,18 +58,10 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
         values: By dotted key, which override those.
 
     Raises:
-        PresetNotFound, UnknownSetting, InvalidSetting: See `Settings.load`; or two files have the same stem.
+        PresetNotFound, UnknownSetting, InvalidSetting: See `Settings.load`.
     """
     paths = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
-    given: dict[str, Path] = {}
-    for text in asked:
-        path = Path(text)
-        if not path.exists() and text in paths:
-            path = paths[text]
-        elif not path.suffix and not path.exists():
-            raise PresetNotFound(f"preset {text!r}: no such file or name", remedy=f"known are {', '.join(paths)}")
-        if given.setdefault(path.stem, path) != path:
-            raise InvalidSetting(f"two presets are called {path.stem!r}", remedy="rename a file")
+    given = {Path(text).stem: paths.get(text, Path(text)) for text in asked}
     paths |= given
 
     def load(path: Path | None) -> Settings:
