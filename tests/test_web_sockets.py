@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
+from arr_stream.draw.views import VIEWS
+from arr_stream.live import pictures
 from tests.web_servers import PATIENCE_SECONDS, RunningServer, close_code, mute, running, unpack, until
 
 from websockets.sync.client import ClientConnection  # isort: skip
@@ -40,9 +44,9 @@ def _acknowledged(client: ClientConnection) -> dict[str, Any]:
 
 def test_two_views_with_cells(server: RunningServer, id: str) -> None:
     with server.socket(f"/api/streams/{id}/video?view=patches&view=source&cells=1") as client:
-        header, pictures = unpack(client.recv(timeout=PATIENCE_SECONDS))
+        header, jpegs = unpack(client.recv(timeout=PATIENCE_SECONDS))
         assert [picture["view"] for picture in header["pictures"]] == ["patches", "source"]
-        assert all(picture.startswith(b"\xff\xd8\xff") for picture in pictures)
+        assert all(picture.startswith(b"\xff\xd8\xff") for picture in jpegs)
         assert header["size_wh"] == [160, 96]
         assert len(header["cells"]) == len(header["reasons"]) == header["tokens"]
         client.send(json.dumps({"ack": header["seq"]}))
@@ -51,6 +55,42 @@ def test_two_views_with_cells(server: RunningServer, id: str) -> None:
         assert "cells" not in _acknowledged(client)
         client.send(json.dumps({"gaze": [0.5, 0.5]}))
         assert server.status(id)["age_ms"] > 0
+
+
+def test_who_comes_late_sees_the_last_frame_drawn_once_for_all_and_another_view_of_it(
+    server: RunningServer, id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = server.serving.streams.runners[0]
+    runner.paused = True
+    until(lambda: server.status(id)["fps"] == 0)
+    shown, drawn, render = runner.publisher.shown, list[str](), pictures.render
+    monkeypatch.setattr(pictures, "render", lambda view, *more: drawn.append(view) or render(view, *more))
+    with ExitStack() as stack:
+        path = f"/api/streams/{id}/video?view=channel:red"
+        clients = [stack.enter_context(server.socket(path)) for _ in range(5)]
+        assert {_acknowledged(client)["index"] for client in clients} == {shown.frame.index}
+        assert drawn == ["channel:red"]
+        clients[0].send(json.dumps({"views": ["source"]}))
+        header, (jpeg,) = unpack(clients[0].recv(timeout=PATIENCE_SECONDS))
+        assert header["index"] == shown.frame.index
+        # BGR as OpenCV reads it; JPEG keeps a picture's colours within a few levels.
+        bgr = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+        assert np.abs(bgr[..., ::-1].mean((0, 1)) - shown.frame.rgb.mean((0, 1))).max() < 4
+    runner.paused = False
+
+
+def test_a_view_that_cannot_be_drawn_is_told_and_the_others_go_on(
+    server: RunningServer, id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(frame: object, patches: object) -> None:
+        raise ZeroDivisionError("no such colour")
+
+    monkeypatch.setitem(VIEWS, "flow", broken)
+    with server.socket(f"/api/streams/{id}/video?view=flow") as flow, server.socket(f"/api/streams/{id}/video") as good:
+        assert _said(flow) == {"error": "flow: ZeroDivisionError: no such colour"}
+        assert close_code(flow) == 1011
+        for _ in range(3):
+            _acknowledged(good)
 
 
 def test_at_most_two_are_under_way_and_then_comes_the_newest(server: RunningServer, id: str) -> None:

@@ -6,10 +6,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from arr_stream.consumer import Outcome, Rate, Recent, total_ms
-from arr_stream.live.pictures import PictureRoom, Shown
+from arr_stream.live.pictures import Shown
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.records.schema import Header, answer_record, frame_record
@@ -104,16 +105,17 @@ class Publisher:
         dropped: Returns the number of dropped frames so far.
 
     Attributes:
+        shown: The newest frame.
         ages_ms: Time from capture to display of the pictures that clients have shown.
         grid: Grid of the first frame since the source was opened.
         answers: The last ones, oldest first, as plain JSON values.
     """
 
-    def __init__(self, stream: str, hub: EventHub, room: PictureRoom, dropped: Callable[[], int]) -> None:
+    def __init__(self, stream: str, hub: EventHub, dropped: Callable[[], int]) -> None:
         self.fps = Rate()
         self.latency_ms = Recent()
         self.ages_ms = Recent()
-        self.newest: PatchSet | None = None
+        self.shown: Shown | None = None
         self.answers: deque[dict[str, Any]] = deque(maxlen=MOST_ANSWERS)
         self.grid: Grid | None = None
         self.answering = False
@@ -121,7 +123,8 @@ class Publisher:
         self._frames: deque[PatchSet] = deque(maxlen=MOST_RECORDS)
         self._stream = stream
         self._hub = hub
-        self._room = room
+        self._wakes: tuple[Callable[[], None], ...] = ()
+        self._lock = threading.Lock()
         self._dropped = dropped
         self._points: list[list[Any]] = []
         self._summary_due = 0.0
@@ -131,8 +134,9 @@ class Publisher:
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         self.fps.add()
         self.latency_ms.add(total_ms(patches.latency_ms))
-        self.newest = patches
-        self._room.show(Shown(frame, patches, self._dropped(), self.fps.value))
+        self.shown = Shown(frame, patches, self._dropped(), self.fps.value)
+        for wake in self._wakes:
+            wake()
         if self.grid is None or (self._frames and patches.index <= self._frames[-1].index):
             # A reopened source counts from 0, and records are of one run.
             self._frames.clear()
@@ -143,6 +147,21 @@ class Publisher:
         self._summarise(patches)
         for notice in patches.notices:
             self.notice(notice)
+
+    @property
+    def newest(self) -> PatchSet | None:
+        return self.shown.patches if self.shown is not None else None
+
+    @contextmanager
+    def watched(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call `wake`, which must not block, on each new frame until the end of the block."""
+        with self._lock:
+            self._wakes = (*self._wakes, wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wakes = tuple(each for each in self._wakes if each is not wake)
 
     def records(self, last: int = MOST_RECORDS) -> Iterator[dict[str, Any]]:
         """Yield the last frames of this run, oldest first, as JSON values; one with another grid than `grid` has its

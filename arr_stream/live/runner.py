@@ -15,7 +15,6 @@ from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting
 from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.alerts import Alert, Alerts, Webhook, parse_rule
 from arr_stream.live.live_stream import LiveStream
-from arr_stream.live.pictures import PictureRoom, Watching
 from arr_stream.live.publishing import EventHub, Publisher
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
@@ -95,8 +94,7 @@ class StreamRunner:
         self.id = id
         self.name = name
         self.rules = list(parts.rules)
-        self.room = PictureRoom(id)
-        self.publisher = Publisher(id, parts.hub, self.room, self._dropped)
+        self.publisher = Publisher(id, parts.hub, self._dropped)
         self._started_unix = time.time()
         self._source_name = source
         self._opener = opener
@@ -311,11 +309,6 @@ class StreamRunner:
         self.rules[:] = dict.fromkeys(rule.text for rule in parsed)
         self.tell_state()
 
-    def watch(self, views: Sequence[str], wake: Callable[[], None], *, cells: bool = False) -> Watching:
-        """Subscribe to pictures, and measure their ages; see `PictureRoom.watch`."""
-
-        return self.room.watch(views, wake, cells=cells, on_age=self.publisher.age)
-
     def retry(self) -> None:
         """Reopen a failed or ended source now."""
         self._again.set()
@@ -337,7 +330,6 @@ class StreamRunner:
             opening.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
-        self.room.close()
 
     def _dropped(self) -> int:
         stream = self._stream

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+import time
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.websockets import WebSocket
 
+from arr_stream.draw.views import check_view
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.pictures import Watching
+from arr_stream.live.pictures import Shown, checked_views, message
 from arr_stream.live.publishing import Subscription
 from arr_stream.live.runner import StreamRunner
 from arr_stream.web.problems import Refused
@@ -27,6 +29,9 @@ from arr_stream.web.sockets import (
     StayingSocket,
     first_fault,
 )
+
+MOST_UNSHOWN = 2
+"""Most messages in flight to a client that has not yet acknowledged them."""
 
 _View = Query("patches", max_length=80, description="a view, or `channel:NAME`")
 
@@ -45,56 +50,80 @@ class ClientMessage(BaseModel):
 
 
 class VideoSocket(StayingSocket):
-    """Socket of one viewer of one stream; the query of its address names the views."""
+    """Socket of one viewer of one stream, which sends the newest frame; the query of its address names the views."""
 
     def __init__(self, serving: Serving, websocket: WebSocket, runner: StreamRunner) -> None:
         super().__init__(serving, websocket)
         self._runner = runner
-        self._watching: Watching | None = None
+        self._wake_up: WakeUp | None = None
+        self._views: Sequence[str] = ()
+        self._cells = False
+        self._last: Shown | None = None
+        self._sequence = 0
+        self._under_way: dict[int, float] = {}
 
     async def speak(self, wake_up: WakeUp) -> Close:
         query = self.websocket.query_params
-        views, cells = query.getlist("view") or ["patches"], query.get("cells", "0") in {"1", "true"}
+        self._wake_up = wake_up
+        self._cells = query.get("cells", "0") in {"1", "true"}
         try:
-            self._watching = self._runner.watch(views, wake_up.ring, cells=cells)
+            self._views = checked_views(query.getlist("view") or ["patches"])
         except InvalidSetting as exc:
             await self.complain(str(exc))
             return Close(MALFORMED, exc.message)
-        with closing(self._watching) as watching, self.serving.removals(wake_up):
-            return await self._pictures(watching, wake_up)
+        with self._runner.publisher.watched(wake_up.ring), self.serving.removals(wake_up):
+            return await self._send_pictures(wake_up)
 
     def on_message(self, message: str | bytes) -> None:
         """See `StayingSocket.on_message`."""
-        watching = self._watching
         try:
             asked = ClientMessage.model_validate_json(message)
-            if watching is None or not asked.model_fields_set:
+            if self._wake_up is None or not asked.model_fields_set:
                 raise MalformedMessage("a message that says nothing")
             if asked.views is not None or asked.cells is not None:
-                watching.show(asked.views, asked.cells)
+                # A stalled stream shows its last frame again.
+                self._last = None
+                self._views = self._views if asked.views is None else checked_views(asked.views)
+                self._cells = self._cells if asked.cells is None else asked.cells
             if asked.gaze is not None:
                 self._runner.set_gaze(*asked.gaze)
         except ValidationError as exc:
             raise MalformedMessage(first_fault(exc)) from exc
         except InvalidSetting as exc:
             raise MalformedMessage(str(exc)) from exc
-        if asked.ack is not None and not watching.acknowledge(asked.ack):
-            raise MalformedMessage(f"ack {asked.ack}: no such message is under way")
+        if asked.ack is not None:
+            self._acknowledge(asked.ack)
+        self._wake_up.ring()
 
-    async def _pictures(self, watching: Watching, wake_up: WakeUp) -> Close:
+    def _acknowledge(self, sequence: int) -> None:
+        """Note that the client has shown this message and all before."""
+        if sequence not in self._under_way:
+            raise MalformedMessage(f"ack {sequence}: no such message is under way")
+        self._runner.publisher.age(time.monotonic() - self._under_way[sequence])
+        self._under_way = {number: taken for number, taken in self._under_way.items() if number > sequence}
+
+    async def _send_pictures(self, wake_up: WakeUp) -> Close:
         while True:
             if self.serving.clients.ended:
                 return Close(ENDING, "the server is ending")
             if not self.serving.has(self._runner):
                 return Close(REMOVED, "the stream was removed")
-            if watching.error is not None:
-                await self.complain(watching.error)
-                return Close(FAILED, "the view cannot be drawn")
-            message = watching.next_message()
-            if message is None:
+            shown = self._runner.publisher.shown
+            if shown is None or shown is self._last or len(self._under_way) >= MOST_UNSHOWN:
                 await wake_up.wait()
                 continue
-            await self.send(message)
+            # Set this first, so that a request during drawing is served next.
+            self._last = shown
+            self._sequence += 1
+            try:
+                async with self.serving.drawing:
+                    drawn = await run_in_threadpool(message, shown, self._views, self._sequence, self._cells)
+            except Exception as exc:
+                # A view that cannot be drawn must not affect the others.
+                await self.complain(f"{', '.join(self._views)}: {type(exc).__name__}: {exc}")
+                return Close(FAILED, "the view cannot be drawn")
+            self._under_way[self._sequence] = shown.captured_seconds
+            await self.send(drawn)
 
 
 class EventSocket(StayingSocket):
@@ -146,11 +175,12 @@ def feed_routes(serving: Serving) -> APIRouter:
     async def snapshot(id: str, view: str = _View) -> Response:
         """Return the newest picture."""
         runner = serving.runner(id)
-        # A limited number at a time: snapshots must not take the processor from the streams.
-        async with serving.drawing:
-            jpeg = await run_in_threadpool(runner.room.snapshot, view)
-        if jpeg is None:
+        check_view(view)
+        shown = runner.publisher.shown
+        if shown is None:
             raise Refused(503, f"{runner.name} has no picture yet", remedy="try again in a moment")
+        async with serving.drawing:
+            jpeg = await run_in_threadpool(shown.jpeg, view)
         return Response(jpeg, media_type="image/jpeg")
 
     @router.websocket("/api/events")

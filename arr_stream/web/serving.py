@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from arr_stream.live.publishing import Subscription
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import StreamRunner
+from arr_stream.processes import usable_cores
 from arr_stream.web.access import Access, AllowedSources
 from arr_stream.web.problems import Refused
 
@@ -92,7 +93,8 @@ class Serving:
     presets: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
     clients: Clients = field(default_factory=Clients)
-    drawing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    # Drawing must not take the processor from the streams.
+    drawing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(max(2, usable_cores() // 2)))
     started_seconds: float = field(default_factory=time.monotonic)
 
     def runner(self, id: str) -> StreamRunner:

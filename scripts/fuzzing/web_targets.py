@@ -26,25 +26,19 @@ def _messages() -> list[bytes]:
 def _open_messages(scratch: Path) -> Run:
     from arr_stream.config import Settings
     from arr_stream.live.live_stream import PointerGaze
-    from arr_stream.live.pictures import checked_views
     from arr_stream.relevance.query import RegionQuery, parse_text
     from arr_stream.web import routes
     from arr_stream.web.feeds import VideoSocket
     from arr_stream.web.settings import checked_changes
 
-    serving: Any = SimpleNamespace()
     gaze = PointerGaze()
-
-    def show(views: list[str] | None, cells: bool | None) -> None:
-        if views is not None:
-            checked_views(views)
-
-    watching = SimpleNamespace(show=show, acknowledge=lambda number: number == 3)
+    runner = SimpleNamespace(set_gaze=gaze.set_gaze, publisher=SimpleNamespace(age=lambda seconds: None))
 
     def socket_says(text: str) -> str:
         # No event loop runs here, and this part of a socket needs none.
         socket: Any = VideoSocket.__new__(VideoSocket)
-        socket.serving, socket._runner, socket._watching = serving, gaze, watching
+        socket._runner, socket._wake_up, socket._under_way = runner, SimpleNamespace(ring=lambda: None), {3: 0.0}
+        socket._views, socket._cells = ("source",), False
         socket.on_message(text)
         return "socket"
 
