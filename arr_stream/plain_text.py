@@ -7,40 +7,9 @@ import unicodedata
 from pathlib import Path
 from typing import overload
 
-_ESCAPE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # strings: titles, links, clipboard
-    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"  # all others
-)
-_BEGUN = re.compile(r"[\x1b\x90\x98\x9b\x9d-\x9f]")
-_LONGEST_ESCAPE = 4096
 _THOUGHTS, _THOUGHTS_END = "<think>", "</think>"
+_MOST_HELD = 4096
 _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-class PlainText:
-    """Filter that removes escape sequences and control characters from a text that comes in pieces.
-
-    A sequence cut at the end of a piece is held back until it is complete. Line breaks and tabs stay; bidirectional
-    control characters are removed, since they make a text look like another; lone surrogates, which no file can hold,
-    become U+FFFD.
-    """
-
-    def __init__(self) -> None:
-        self._held = ""
-
-    def feed(self, piece: str) -> str:
-        """Return the safe text after one more piece."""
-        text = _ESCAPE.sub("", self._held + piece)
-        begun = _BEGUN.search(text)
-        at = len(text) if begun is None or len(text) - begun.start() > _LONGEST_ESCAPE else begun.start()
-        text, self._held = text[:at], text[at:]
-        return "".join(shown for character in text if (shown := _shown(character)))
-
-    def finish(self) -> str:
-        """Return the held back text, without its control characters."""
-        text, self._held = self._held, ""
-        return "".join(shown for character in text if (shown := _shown(character)))
 
 
 class AnswerText:
@@ -51,27 +20,18 @@ class AnswerText:
     """
 
     def __init__(self) -> None:
-        self._safe = PlainText()
         self._held = ""
         self._begun = self.thought = False
 
     def feed(self, piece: str) -> str:
         """Return the text of the answer after one more piece."""
-        return self._answer(self._safe.feed(piece))
-
-    def finish(self) -> str:
-        """Return the held back text; thoughts that did not end have none."""
-        text = self._answer(self._safe.finish())
-        held, self._held = self._held, ""
-        return text if self.thought else text + held
-
-    def _answer(self, text: str) -> str:
+        text = plain(piece)
         if self._begun:
             return text
         text, self._held = self._held + text, ""
         if not self.thought:
             start = text.lstrip()
-            if _THOUGHTS.startswith(start) and len(text) < _LONGEST_ESCAPE:
+            if _THOUGHTS.startswith(start) and len(text) < _MOST_HELD:
                 self._held = text
                 return ""
             self.thought = start.startswith(_THOUGHTS)
@@ -85,20 +45,25 @@ class AnswerText:
         self._begun = True
         return text
 
+    def finish(self) -> str:
+        """Return the held back text; thoughts that did not end have none."""
+        return "" if self.thought else self._held
+
 
 def plain(text: str) -> str:
-    """Return a whole text without escape sequences and control characters."""
-    cleaner = PlainText()
-    return cleaner.feed(text) + cleaner.finish()
+    """Return a text without control characters, so that escape sequences have no effect on a terminal.
+
+    Line breaks and tabs stay; bidirectional control characters are removed, since they make a text look like another;
+    lone surrogates, which no file can hold, become U+FFFD.
+    """
+    return "".join(_shown(character) for character in text)
 
 
 def _shown(character: str) -> str:
     if character in "\n\t":
         return character
-    if character in _REORDERING:
-        return ""
     category = unicodedata.category(character)
-    return "" if category == "Cc" else "\ufffd" if category == "Cs" else character
+    return "" if category == "Cc" or character in _REORDERING else "\ufffd" if category == "Cs" else character
 
 
 # Schemes are short; without the bound, a long text without one would take quadratic time.
