@@ -25,8 +25,6 @@ PRESETS = _INSTALLED_PRESETS if _INSTALLED_PRESETS.is_dir() else Path(__file__).
 """Presets that come with the project: in the installed package, or beside it in a checkout; their bare names
 suffice."""
 
-_DEEPEST_INCLUDE = 8
-_MOST_PRESETS = 100
 _LARGEST_PRESET_BYTES = 1 << 20
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -301,9 +299,7 @@ class Settings(_Section):
         """
         merged: dict[str, Any] = {}
         if preset is not None:
-            for number, (path, values) in enumerate(_presets(Path(preset)), start=1):
-                if number > _MOST_PRESETS:
-                    raise InvalidSetting(f"{preset}: includes more than {_MOST_PRESETS} presets", remedy="include less")
+            for path, values in _presets(Path(preset)):
                 _merge(merged, values, origin=str(path))
         for override in overrides:
             key, sign, value = override.partition("=")
@@ -360,41 +356,34 @@ def setting_keys() -> dict[str, tuple[Any, str]]:
     }
 
 
-def _presets(path: Path, within: tuple[Path, ...] = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _presets(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the presets that a preset includes (a file of its folder, or a bare name), then the preset itself."""
-    values = _read_preset(path, included=bool(within))
+    values = _read_preset(path)
     included = values.pop("include", [])
     names = [included] if isinstance(included, str) else included
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InvalidSetting(f"{path}: include={included!r}", remedy='write include = "NAME.toml", or a list of such')
-    if path in within:
-        raise InvalidSetting(f"{path} includes itself", remedy="take one of the includes out")
-    if len(within) > _DEEPEST_INCLUDE:
-        raise InvalidSetting(f"{path}: more than {_DEEPEST_INCLUDE} includes within each other", remedy="include less")
     for name in names:
-        yield from _presets(path.parent / name, (*within, path))
+        if "include" in (others := _read_preset(path.parent / name)):
+            raise InvalidSetting(f"{path.parent / name}: included, and includes others", remedy="include these as well")
+        yield path.parent / name, others
     yield path, values
 
 
-def _read_preset(path: Path, *, included: bool) -> dict[str, Any]:
-    try:
-        if not path.suffix and not path.exists() and (named := PRESETS / f"{path.name}.toml").exists():
-            path = named
-        # A user may give a pipe, but an included pipe may never deliver data, and a device may never end.
-        if included and path.exists() and not path.is_file():
-            raise PresetNotFound(f"{path}: a folder, device or pipe", remedy="include a TOML file")
-        with path.open("rb") as file:
-            raw = file.read(_LARGEST_PRESET_BYTES + 1)
-        if len(raw) > _LARGEST_PRESET_BYTES:
-            raise PresetNotFound(
-                f"{path}: more than {_LARGEST_PRESET_BYTES} bytes, no preset", remedy="see pipelines/ for examples"
-            )
-        return tomllib.loads(raw.decode("utf-8"))
-    except FileNotFoundError as exc:
+def _read_preset(path: Path) -> dict[str, Any]:
+    if not path.suffix and not path.exists() and (named := PRESETS / f"{path.name}.toml").exists():
+        path = named
+    if not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1, cutoff=0.4)
         known = ", ".join(sorted(each.stem for each in PRESETS.glob("*.toml")))
         hint = f"did you mean {path.parent / near[0]}?" if near else f"give a TOML file, or one of {known}"
-        raise PresetNotFound(f"{path}: no such preset", remedy=hint) from exc
+        raise PresetNotFound(f"{path}: no such preset", remedy=hint)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST_PRESET_BYTES + 1)
+        if len(raw) > _LARGEST_PRESET_BYTES:
+            raise ValueError(f"more than {_LARGEST_PRESET_BYTES} bytes")
+        return tomllib.loads(raw.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as exc:  # Very long numbers and deep brackets are valid TOML.
         raise PresetNotFound(f"{path}: not a readable TOML file: {exc}", remedy="see pipelines/ for examples") from exc
 
