@@ -33,12 +33,6 @@ class ArrStreamError(Exception):
         self.message = _line(message, _LONGEST_LINE - (len(self.remedy) + 2 if self.remedy else 0))
         super().__init__(f"{self.message}; {self.remedy}" if self.remedy else self.message)
 
-    def rename(self, setting: str, option: str) -> None:
-        """Replace the name of a setting, or `setting=`, by that of the option that the user typed."""
-        remedy = self.remedy and self.remedy.replace(setting, option)
-        message = self.message.replace(f"{setting}=", f"{option} ").replace(setting, option)
-        ArrStreamError.__init__(self, message, remedy=remedy)
-
 
 def _line(text: str, longest: int) -> str:
     """Return the text as one line without control characters, shortened in the middle."""

@@ -194,16 +194,6 @@ def test_a_budget_beyond_the_grid_is_all_of_it_with_a_notice(run: Run, clip: Pat
     assert all(len(frame.cells) == 48 for frame in frames)
 
 
-def test_a_name_with_a_dash_gets_the_hint(
-    run: Run, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("-dash.mp4").write_bytes(clip.read_bytes())
-    code, _, err = run("process", "-dash.mp4", *FAST)
-    assert code == 2 and "write it after `--`" in " ".join(err.replace("│", "").split())
-    assert run("process", "--log=quiet", *FAST, "--", "-dash.mp4")[0] == 0
-
-
 def test_channels_and_settings_and_version(run: Run) -> None:
     code, out, _ = run("channels", "--json")
     assert code == 0

@@ -64,7 +64,6 @@ TABLE = [
     (f"{ASK} --set vlm.mode=telepathy", 51, "vlm.mode"),
     (f"{ASK} --set vlm.device=tpu", 51, "vlm.device="),
     (f"{ASK} --set vlm.endpoint=ftp://x", 51, "vlm.endpoint='ftp://x': "),
-    (f"{ASK} --endpoint ftp://x", 51, "--endpoint 'ftp://x': "),
     (f"{STREAM} --set live.size=big", 51, "live.size='big'"),
     (f"{STREAM} --set live.policy=newest", 51, "latest"),
     (f"{SERVE} --preset nothing", 52, "surveillance"),

@@ -9,7 +9,6 @@ import io
 import os
 import sys
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -71,23 +70,6 @@ COMMANDS = {
 """Module and function (or group) of each command in this package, and its line in the list of commands."""
 
 
-_OPTIONS = {"selection.budget": "budget", "vlm.model": "model", "vlm.endpoint": "endpoint"}
-"""Settings that have an option of their own, and the parameter that holds it."""
-
-
-class NamesOptions(TyperCommand):
-    """Command whose errors name the options that the user typed instead of the settings behind them."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ArrStreamError as error:
-            for setting, parameter in _OPTIONS.items():
-                if ctx.params.get(parameter) is not None:
-                    error.rename(setting, f"--{parameter}")
-            raise
-
-
 def _command(name: str, place: str) -> Any:
     module, _, attribute = place.partition(":")
     target = getattr(import_module(f"arr_stream.cli.{module}"), attribute)
@@ -96,7 +78,7 @@ def _command(name: str, place: str) -> Any:
         command.name = name
         return command
     alone = typer.Typer(add_completion=False)
-    alone.command(name, cls=NamesOptions)(target)
+    alone.command(name)(target)
     return get_command(alone)
 
 
@@ -118,18 +100,7 @@ class LazyGroup(SaysInterrupted):
         self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Import the command that `args` names, then resolve it as the parser does.
-
-        Raises:
-            BadParameter: A file name that begins with a dash is in the place of an option.
-        """
-        for before, file in pairwise(args):
-            if "--" in (before, file):
-                break
-            if file.startswith("-") and not before.startswith("-") and Path(file).is_file():
-                raise typer.BadParameter(
-                    f"{file} begins with a dash; write it after `--`, as in `arr-stream {args[0]} -- {file}`", ctx
-                )
+        """Import the command that `args` names, then resolve it as the parser does."""
         if args[0] in COMMANDS:
             self.commands[args[0]] = _command(args[0], COMMANDS[args[0]][0])
         return super().resolve_command(ctx, args)

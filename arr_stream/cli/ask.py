@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from arr_stream.cli.console import Log, reporting
 from arr_stream.cli.models import fetch_needed
 from arr_stream.cli.running import Figures, Outputs, finish, last_word, make_watcher, run_told, stop_on_signals
 from arr_stream.errors import EmptyQuery, InvalidSetting
-
-if TYPE_CHECKING:
-    pass
 
 
 def ask(
@@ -60,7 +57,7 @@ def ask(
     from arr_stream.vlm import TINY_LIMITS, answering, make_session
 
     loaded = options.load_settings(preset, overrides, budget=budget, model=model, endpoint=endpoint, download=download)
-    settings, notices = options.without_skipping(answering(loaded))
+    settings = answering(loaded).for_memory()
 
     import arr_stream
     from arr_stream.plain_text import redact_url
@@ -80,8 +77,6 @@ def ask(
         session = stack.enter_context(contextlib.closing(make_session(settings)))
         reporter = stack.enter_context(reporting(stream.source.info.num_frames, log))
         stop = stack.enter_context(stop_on_signals())
-        for notice in notices:
-            reporter.notice(notice)
         if settings.vlm.model == TINY and not settings.vlm.endpoint:
             reporter.warning(TINY_LIMITS)
         watcher, _ = make_watcher(session, plan, stream, reporter=reporter, stop=stop, beside=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_stream.cli import NamesOptions, console, options
+from arr_stream.cli import console, options
 from arr_stream.cli.console import counted, counting, interrupted
 from arr_stream.cli.measuring import (
     Json,
@@ -61,7 +61,7 @@ def coverage(
     show(report, as_json=as_json)
 
 
-@app.command(cls=NamesOptions)
+@app.command()
 def questions(
     data: Annotated[Path, typer.Argument(help="JSON lines, or a folder with questions.jsonl; see docs/measuring.md.")],
     model: options.Model = None,
@@ -84,7 +84,7 @@ def questions(
     from arr_stream.vlm import answering
 
     loaded = options.load_settings(preset, overrides, model=model, endpoint=endpoint)
-    settings, notices = options.without_skipping(answering(loaded))
+    settings = answering(loaded).for_memory()
 
     from arr_stream.cli.models import fetch_needed
     from arr_stream.evaluation.answers import BUDGETS, AnswersReport, ask_questions, sessions
@@ -97,8 +97,6 @@ def questions(
         budget_tokens(each, settings.grid.max_pixels)
     found, left_out = read_questions(data)
     skipped, outcomes = list(left_out), []
-    for notice in notices:
-        console.say(f"note: {notice}")
     for line in left_out:
         _tell(line)
     fetch_needed(settings)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from arr_stream.cli.console import Log, Reporter, counted, reporting
 from arr_stream.cli.models import fetch_needed
-from arr_stream.cli.options import without_skipping
 from arr_stream.cli.running import Figures, Outputs, counts, finish, make_watcher, run_told, stop_on_signals, wrote
 from arr_stream.config import Settings
 from arr_stream.live.alerts import Alert, Alerts, Webhook
@@ -59,9 +58,7 @@ def run_live(
         reporter = stack.enter_context(reporting(None, log))
         session = None
         if plan is not None:
-            settings, notices = without_skipping(settings)
-            for notice in notices:
-                reporter.notice(notice)
+            settings = settings.for_memory()
             # Before the source is opened: nothing reads the source while a model loads.
             session = stack.enter_context(contextlib.closing(make_session(settings)))
         states = SourceStates(reporter)

@@ -112,13 +112,6 @@ def make_plan(question: str, every: float | None, watch: bool, *, otherwise: Lit
     return Plan(question, "change" if watch else otherwise)
 
 
-def without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """Return settings `for_memory`, and a notice if that changes them."""
-    notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory skips unchanged cells"
-    made = settings.for_memory()
-    return made, () if made is settings else (notice,)
-
-
 def needs(option: str, others: Mapping[str, object], remedy: str | None = None) -> None:
     """Refuse options that have no effect without another one.
 
