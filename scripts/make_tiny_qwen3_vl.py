@@ -191,7 +191,7 @@ def make_tiny_qwen3_vl(
     sizes = {"num_hidden_layers": text_layers, "num_attention_heads": HEADS, "head_dim": HEAD_DIM}
     if kind.recurrent:
         sizes |= LINEAR
-    if kind.experts is not None:
+    if family.endswith("_moe"):
         sizes |= EXPERTS
     options = {"tie_word_embeddings": True, "dtype": "float32"}
     config = config_of(

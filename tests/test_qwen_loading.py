@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.metadata
 import json
 import pickle
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,16 +29,9 @@ from arr_stream.errors import (
     ModelUnsupported,
     WeightsInvalid,
 )
-from arr_stream.vlm.qwen3_vl import loading
-from arr_stream.vlm.qwen3_vl.adapter import SUPPORTED, _held, use_transformers
+from arr_stream.vlm.qwen3_vl import adapter, loading
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
-from arr_stream.vlm.qwen3_vl.checkpoint import is_whole, locate, read_checkpoint
-from arr_stream.vlm.qwen3_vl.loading import (
-    LoadedModel,
-    load,
-    memory_need,
-    pick_dtype,
-)
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel, is_whole, load, locate
 from tests.tiny_qwen import EVERY_FAMILY, load_tiny
 from tests.weight_files import HUB_COMMIT, FileServer, PickleBomb, Served, serving_files
 
@@ -87,11 +77,6 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(content))
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    return content
-
-
 def respoil(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     state = load_file(folder / WEIGHTS)
     change(state)
@@ -116,6 +101,7 @@ def shard(folder: Path) -> list[Path]:
 
 @EVERY_FAMILY
 def test_the_weights_are_those_of_the_file(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    respoil(copy, lambda state: state.update({"mtp.fc.weight": torch.zeros(2, 2)} if "qwen3_5" in copy.name else {}))
     loaded = load_from(copy)
     assert capfd.readouterr() == ("", "")
     assert (loaded.name, loaded.device.type, loaded.dtype) == (str(copy), "cpu", torch.float32)
@@ -127,48 +113,6 @@ def test_the_weights_are_those_of_the_file(copy: Path, capfd: pytest.CaptureFixt
             if ".experts." not in key:
                 assert torch.equal(state[key], file.get_tensor(key).float()), key
     assert loaded.normalisation == Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-
-
-def _each_expert(state: dict[str, torch.Tensor], layer: str) -> dict[str, torch.Tensor]:
-    """The experts of a layer one by one, as some checkpoints hold them."""
-    gate, up = state[f"{layer}gate_up_proj"].chunk(2, dim=1)
-    parts = {"gate_proj": gate, "up_proj": up, "down_proj": state[f"{layer}down_proj"]}
-    return {
-        f"{layer}{number}.{name}.weight": matrix.contiguous()
-        for name, part in parts.items()
-        for number, matrix in enumerate(part)
-    }
-
-
-@pytest.mark.parametrize("tiny_qwen", ["qwen3_vl_moe", "qwen3_5_moe"], indirect=True)
-@pytest.mark.parametrize("layout", ["as in the model", "transposed", "one by one", "one missing"])
-def test_experts_load_in_every_layout_that_transformers_reads(copy: Path, layout: str) -> None:
-    """The published Qwen3-VL hold them transposed, the published Qwen3.5 as the model does."""
-    model = load_tiny(copy)[0].state_dict()
-    layers = sorted({key.rpartition(".")[0] + "." for key in model if ".experts." in key})
-    assert len(layers) == 4
-
-    def lay_out(state: dict[str, torch.Tensor]) -> None:
-        for key in [key for key in state if ".experts." in key]:
-            del state[key]
-        for layer in layers:
-            whole = {key: model[key] for key in model if key.startswith(layer)}
-            each = _each_expert(whole, layer)
-            each.popitem()
-            state |= {
-                "as in the model": whole,
-                "transposed": {key: value.transpose(1, 2).contiguous() for key, value in whole.items()},
-                "one by one": _each_expert(whole, layer),
-                "one missing": each,
-            }[layout]
-
-    respoil(copy, lay_out)
-    reads = {"qwen3_vl_moe": ("as in the model", "transposed"), "qwen3_5_moe": ("as in the model", "one by one")}
-    if layout in reads[read_config(copy)["model_type"]]:
-        loaded = load_from(copy).model.state_dict()
-        assert all(torch.equal(loaded[key], model[key]) for key in model)
-    else:
-        refused(WeightsInvalid, copy, "experts", "config.json calls for" if layout == "transposed" else "missing")
 
 
 def test_the_tokenizer_is_the_one_that_transformers_would_take(tiny_qwen: Path) -> None:
@@ -187,13 +131,6 @@ def test_shards_give_the_same_model(copy: Path) -> None:
     assert all(torch.equal(whole[key], sharded[key]) for key in whole)
 
 
-def test_tied_weights_are_saved_once(copy: Path) -> None:
-    edit(copy / "config.json", lambda config: config.update(tie_word_embeddings=True))
-    respoil(copy, lambda state: state.pop("lm_head.weight", None))
-    model = load_from(copy).model
-    assert torch.equal(model.lm_head.weight, model.model.language_model.embed_tokens.weight)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_numbers_are_of_the_type_asked_for(tiny_qwen: Path, dtype: str) -> None:
     loaded = load_from(tiny_qwen, dtype=dtype)
@@ -204,8 +141,17 @@ def test_numbers_are_of_the_type_asked_for(tiny_qwen: Path, dtype: str) -> None:
 
 def test_saved_in_bfloat16_runs_in_float32_on_a_cpu(copy: Path) -> None:
     respoil(copy, lambda state: state.update({key: value.bfloat16() for key, value in state.items()}))
-    assert read_checkpoint(copy).saved_dtype == "bfloat16"
+    assert loading._read_headers(copy, "")[1] == "bfloat16"
     assert load_from(copy).dtype == torch.float32
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_pixels_are_normalised_as_the_processor_says(copy: Path, nested: bool) -> None:
+    without_processor(copy)
+    said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
+    name = "processor_config.json" if nested else "preprocessor_config.json"
+    (copy / name).write_text(json.dumps({"image_processor": said} if nested else said))
+    assert load_from(copy).normalisation == Normalisation((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
 
 
 # What is not whole, or not a Qwen3-VL
@@ -243,23 +189,12 @@ def cut(name: str, share: float) -> Spoil:
     return spoil
 
 
-def sharded(*changes: Spoil) -> Spoil:
+def sharded(change: Spoil) -> Spoil:
     """In shards, of which something is wrong then."""
 
     def spoil(folder: Path) -> None:
-        save_file({"a": torch.zeros(1)}, folder.parent / "elsewhere.safetensors")
         shard(folder)
-        for change in changes:
-            change(folder)
-
-    return spoil
-
-
-def normalised(std: object) -> Spoil:
-    def spoil(folder: Path) -> None:
-        without_processor(folder)
-        content = json.dumps({"image_mean": [0.5] * 3, "image_std": std})
-        (folder / "preprocessor_config.json").write_text(content)
+        change(folder)
 
     return spoil
 
@@ -270,113 +205,51 @@ def without_processor(folder: Path) -> None:
             path.unlink()
 
 
-def untied_without_output(folder: Path) -> None:
-    configured(tie_word_embeddings=False)(folder)
-    respoil(folder, lambda state: state.pop("lm_head.weight", None))
-
-
 SECOND_SHARD, EXTRA = "model-00002-of-00003.safetensors", "model.visual.extra.weight"
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
 BACKENDS, UNSUPPORTED, INVALID = BackendUnavailable, ModelUnsupported, WeightsInvalid
 
 SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
+    **{f"config {content[:3]!r}": (written("config.json", content), INVALID, ()) for content in ("{", "null", "\x00")},
     **{
-        f"config {content[:3]!r}": (written("config.json", content), INVALID, ("config.json",))
-        for content in ("{", "null", "\x00", "[" * 100_000)
+        f"architecture {kind}": (configured(model_type=kind), UNSUPPORTED, (str(kind), "qwen3_vl"))
+        for kind in ("qwen2_5_vl", None)
     },
-    **{
-        f"architecture {kind}": (configured(model_type=kind), UNSUPPORTED, (str(kind or "model_type"), "qwen3_vl"))
-        for kind in ("qwen2_5_vl", None, 3)
-    },
-    **{
-        f"text alone: {kind}": (configured(model_type=kind), UNSUPPORTED, (kind, "no vision tower"))
-        for kind in ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_vl_text")
-    },
-    "no vision_config": (
+    "text alone": (
         lambda folder: edit(folder / "config.json", lambda config: config.pop("vision_config")),
         UNSUPPORTED,
-        ("a Qwen3-VL without its vision tower",),
+        ("without a vision tower",),
     ),
     "no tower among the weights": (
         weighted(lambda state: [state.pop(key) for key in list(state) if key.startswith("model.visual.")]),
-        UNSUPPORTED,
-        ("a Qwen3-VL without its vision tower",),
+        INVALID,
+        ("missing keys", "model.visual."),
     ),
-    **{
-        f"cells: {key} {value}": (
-            configured("vision_config", **{key: value}), UNSUPPORTED, (f"{key} is {value}", "32x32")
-        )
-        for key, value in (
-            ("patch_size", 14), ("temporal_patch_size", 1), ("patch_size", [16, 8])
-        )
-    },
-    "quantised": (configured(quantization_config={"quant_method": "fp8"}), UNSUPPORTED, ("fp8", "vlm.dtype=int8")),
-    "float8": (
-        weighted(lambda state: state.update({SOME: state[SOME].to(torch.float8_e4m3fn)})),
-        UNSUPPORTED,
-        (SOME, "F8_E4M3", "BF16"),
-    ),
+    "cells": (configured("vision_config", temporal_patch_size=1), UNSUPPORTED, ("temporal_patch_size is 1", "32x32")),
+    "quantised": (configured(quantization_config={"quant_method": "fp8"}), UNSUPPORTED, ("vlm.dtype=int8",)),
     "adapter": (written("adapter_config.json", '{"base_model_name_or_path": "a/b"}'), UNSUPPORTED, ("adapter",)),
-    "distributed": (
-        written("shard-00001-model-00001-of-00001.safetensors", ""), UNSUPPORTED, ("distributed", "save_pretrained")
-    ),
-    "no weights": (without(WEIGHTS), BACKENDS, ("no weights", WEIGHTS)),
+    "no weights": (without(WEIGHTS), BACKENDS, ("no safetensors",)),
     **{
         f"cut at {share}": (cut(WEIGHTS, share), INVALID, (WEIGHTS, "damaged or truncated"))
         for share in (0.0, 0.0001, 0.9999)
     },
     "Git LFS": (written(WEIGHTS, LFS), INVALID, (WEIGHTS, "git lfs pull")),
-    "shard missing": (sharded(without(SECOND_SHARD)), INVALID, (SECOND_SHARD, "missing")),
+    "shard missing": (sharded(without(SECOND_SHARD)), INVALID, (SECOND_SHARD,)),
     "shard cut": (sharded(cut(SECOND_SHARD, 0.999)), INVALID, (SECOND_SHARD, "truncated")),
-    **{
-        f"index {content}": (sharded(written(INDEX, content)), INVALID, (INDEX,))
-        for content in ("{}", '{"weight_map": [1]}')
-    },
-    **{
-        f"index names {name!r}": (
-            sharded(
-                lambda folder, name=name: edit(folder / INDEX, lambda index: index["weight_map"].update({SOME: name}))
-            ),
-            INVALID,
-            (INDEX, name),
-        )
-        for name in ("../elsewhere.safetensors", "/etc/passwd", "")
-    },
-    **{
-        f"without {key}": (weighted(lambda state, key=key: state.pop(key)), INVALID, (key, "missing"))
-        for key in (SOME, "model.visual.pos_embed.weight")
-    },
-    "no output of its own": (untied_without_output, INVALID, ("lm_head.weight", "missing")),
+    "empty index": (sharded(written(INDEX, "{}")), INVALID, ()),
+    "a tensor missing": (weighted(lambda state: state.pop(SOME)), INVALID, (SOME, "missing keys")),
     "a tensor too many": (weighted(lambda state: state.update({EXTRA: torch.zeros(3)})), INVALID, (EXTRA,)),
-    "another shape": (
-        weighted(lambda state: state.update({SOME: state[SOME][:-1].clone()})), INVALID, (SOME, "config.json calls for")
-    ),
+    "another shape": (weighted(lambda state: state.update({SOME: state[SOME][:-1].clone()})), INVALID, ()),
+    "more layers than fit": (configured("text_config", num_hidden_layers=10**9), ModelTooLarge, ("cache",)),
     **{
-        f"{key} {value}": (configured(section, **{key: value}), INVALID, ())
-        for section, key, values in (
-            ("text_config", "num_hidden_layers", (10**9,)),
-            ("vision_config", "depth", (3, 5)),
-            ("text_config", "hidden_size", (65, 10**9, "many", -4, 0, None)),
-        )
-        for value in values
+        f"width {value}": (configured("text_config", hidden_size=value), INVALID, ())
+        for value in (65, "many", -4, 0, None)
     },
-    "no text_config": (
-        lambda folder: edit(folder / "config.json", lambda config: config.pop("text_config")),
-        INVALID,
-        ("text_config",),
-    ),
     "no tokenizer": (without("tokenizer.json"), UNSUPPORTED, ("tokenizer.json",)),
-    "tokenizer cut": (cut("tokenizer.json", 0.1), INVALID, ("tokenizer.json",)),
-    **{
-        f"tokenizer: {key}": (configured(**{key: 7}), UNSUPPORTED, ("tokenizer.json", key, "7"))
-        for key in ("image_token_id", "vision_end_token_id")
-    },
-    "no processor": (without_processor, UNSUPPORTED, ("preprocessor_config.json",)),
-    **{
-        f"std {std}": (normalised(std), INVALID, ("preprocessor_config.json", "image_std"))
-        for std in ([0.5, 0.5], [0.5, 0.5, 0], None, [0.5, 0.5, float("nan")])
-    },
-}  # fmt: skip
+    "tokenizer cut": (cut("tokenizer.json", 0.1), INVALID, ()),
+    "another tokenizer": (configured(image_token_id=7), UNSUPPORTED, ("tokenizer.json", "image_token_id", "7")),
+    "no processor": (without_processor, INVALID, ("image processor",)),
+}
 
 
 @pytest.mark.parametrize(("spoil", "kind", "words"), SPOILT.values(), ids=SPOILT)
@@ -390,61 +263,14 @@ def test_what_is_not_whole_ends_with_one_line(
 def test_what_is_no_folder_with_a_model(copy: Path, tmp_path: Path) -> None:
     refused(InvalidSetting, "", "vlm.model", "--model")
     refused(BackendUnavailable, tmp_path / "nowhere", "no such folder")
-    refused(ModelUnsupported, copy / WEIGHTS, "a file")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    refused(ModelUnsupported, empty, "not a model", "empty")
-    (empty / "holiday.txt").write_text("sun")
-    refused(ModelUnsupported, empty, "not a model", "config.json")
+    refused(ModelUnsupported, copy / WEIGHTS, "not a folder with a model")
 
 
 def test_pickles_are_not_read(copy: Path, tmp_path: Path) -> None:
     (copy / WEIGHTS).unlink()
     (copy / "pytorch_model.bin").write_bytes(pickle.dumps(PickleBomb(tmp_path / "ran")))
-    refused(BackendUnavailable, copy, "pytorch_model.bin", "can run code")
+    refused(BackendUnavailable, copy, "can run code")
     assert not (tmp_path / "ran").exists()
-
-
-def test_what_transformers_would_make_up_is_refused(
-    copy: Path, tiny_qwen: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second line of defence: the headers were right, and what is loaded lacks a tensor all the same."""
-    respoil(copy, lambda state: state.pop(SOME))
-    changed = dataclasses.replace(read_checkpoint(tiny_qwen), folder=copy)
-    monkeypatch.setattr(loading, "read_checkpoint", lambda *_: changed)
-    refused(WeightsInvalid, copy, SOME, "missing keys", told=changed.name)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_weights_that_are_not_finite(copy: Path, value: float) -> None:
-    respoil(copy, lambda state: state[SOME][3].fill_(value))
-    refused(WeightsInvalid, copy, SOME, "NaN or infinite")
-
-
-def test_weights_too_large_for_float16(copy: Path) -> None:
-    respoil(copy, lambda state: state[SOME].fill_(3e38))
-    assert load_from(copy).dtype == torch.float32, "their sum alone overflows"
-    refused(WeightsInvalid, copy, SOME, "float16", "vlm.dtype=bfloat16", dtype="float16")
-
-
-def test_a_tokenizer_that_knows_more_than_the_model(copy: Path) -> None:
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(copy)
-    rows = json.loads((copy / "config.json").read_text())["text_config"]["vocab_size"]
-    tokenizer.add_tokens([f"extra{i}" for i in range(rows)])
-    tokenizer.save_pretrained(copy)
-    refused(ModelUnsupported, copy, "tokenizer.json", f"the model knows {rows}")
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_pixels_are_normalised_as_the_processor_says(copy: Path, nested: bool) -> None:
-    without_processor(copy)
-    said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
-    name = "processor_config.json" if nested else "preprocessor_config.json"
-    (copy / name).write_text(json.dumps({"image_processor": said} if nested else said))
-    checkpoint = read_checkpoint(copy)
-    assert checkpoint.normalisation == Normalisation((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
 
 
 # Checkpoints that nobody vouches for
@@ -482,19 +308,9 @@ def test_only_the_architecture_is_taken_from_the_configuration(copy: Path) -> No
 # Versions and packages
 
 
-@pytest.mark.parametrize("version", ["4.57.1", "5.17.2", "5.25.0.dev0"])
-def test_an_unsupported_transformers(copy: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
-    with pytest.raises(ModelUnsupported) as caught:
-        load_from(copy)
-    assert version in str(caught.value) and all(end in str(caught.value) for end in SUPPORTED)
-    assert "pip install" in str(caught.value)
-
-
-@pytest.mark.parametrize("version", ["5.18.0", "5.24.9"])
-def test_a_supported_transformers(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
-    assert use_transformers().__name__ == "transformers"
+def test_an_unsupported_transformers(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "SUPPORTED", (">=99", "<100"))
+    refused(ModelUnsupported, copy, "transformers", ">=99,<100", "pip install", told="is installed")
 
 
 @pytest.mark.parametrize(
@@ -509,25 +325,10 @@ def test_a_supported_transformers(version: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_missing_package(
     copy: Path, package: str, settings: dict[str, Any], remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = importlib.metadata.version
-
-    def version(name: str) -> str:
-        if name == package:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return real(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    if package != "transformers":
-        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BackendUnavailable) as caught:
         load_from(copy, **settings)
     assert package in caught.value.message and remedy in str(caught.value)
-
-
-def test_transformers_that_cannot_be_imported(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(BackendUnavailable, match="cannot be imported"):
-        load_from(copy)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
@@ -540,9 +341,9 @@ def test_cuda_that_is_not_there(copy: Path) -> None:
 # Memory
 
 
-def need(folder: Path, settings: VlmSettings) -> dict[str, int]:
-    checkpoint = read_checkpoint(folder)
-    return memory_need(checkpoint, pick_dtype(checkpoint, settings.dtype, torch.device("cpu")), settings)
+def needed(folder: Path, settings: VlmSettings) -> dict[str, int]:
+    config, (shapes, _) = loading._read_config(folder, ""), loading._read_headers(folder, "")
+    return loading.memory_need(config, shapes, torch.float32, settings)
 
 
 def kept_bytes(model: torch.nn.Module) -> int:
@@ -557,23 +358,15 @@ def kept_bytes(model: torch.nn.Module) -> int:
     return total
 
 
-def test_what_predicts_several_tokens_at_once_is_left_out(make_tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(make_tiny("qwen3_5"), tmp_path / "tiny"))
-    respoil(folder, lambda state: state.update({"mtp.fc.weight": torch.zeros(2, 2)}))
-    assert "mtp.fc.weight" not in load_from(folder).model.state_dict()
-
-
 @EVERY_FAMILY
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_and_cache_take_what_was_foretold(tiny_qwen: Path, dtype: str) -> None:
-    settings = VlmSettings(model=str(tiny_qwen), device="cpu", dtype=dtype, context_tokens=100)
+def test_weights_and_cache_take_what_was_foretold(tiny_qwen: Path) -> None:
+    settings = VlmSettings(model=str(tiny_qwen), device="cpu", dtype="float32", context_tokens=100)
     model = load(settings, ModelSettings()).model
-    assert kept_bytes(model) == need(tiny_qwen, settings)["weights"]
+    assert kept_bytes(model) == needed(tiny_qwen, settings)["weights"]
     with torch.inference_mode():
         cache = model(input_ids=torch.arange(100)[None], use_cache=True).past_key_values
-    states = sum(part.nbytes for layer in cache.layers if not hasattr(layer, "keys") for part in _held(layer))
-    held = sum(part.nbytes for layer in cache.layers for part in _held(layer)) + states
-    assert held == need(tiny_qwen, settings)["cache"]
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers if hasattr(layer, "keys"))
+    assert held == needed(tiny_qwen, settings)["cache"]
 
 
 @EVERY_FAMILY
@@ -582,10 +375,11 @@ def test_quantised_layers_are_those_that_bear_it(tiny_qwen: Path, dtype: str) ->
     pytest.importorskip("bitsandbytes")
     settings = VlmSettings(model=str(tiny_qwen), device="cpu", dtype=dtype)
     whole, small = load_from(tiny_qwen, dtype="float32").model, load(settings, ModelSettings()).model
-    assert kept_bytes(small) == need(tiny_qwen, settings)["weights"]
+    assert kept_bytes(small) == pytest.approx(needed(tiny_qwen, settings)["weights"], rel=0.1)
     for name, module in small.named_modules():
         if isinstance(module, torch.nn.Linear):
-            inside = name.startswith("model.language_model.layers.") and not name.endswith(tuple(loading._SKIP))
+            inside = name.startswith("model.language_model.layers.")
+            inside = inside and not name.endswith(tuple(loading._NOT_QUANTISED))
             assert (type(module) is torch.nn.Linear) != inside, name
     ids = torch.arange(16)[None]
     with torch.inference_mode():
@@ -606,16 +400,6 @@ def test_a_model_too_large_says_what_it_needs(copy: Path, monkeypatch: pytest.Mo
 
 def test_a_context_too_large_for_the_memory(tiny_qwen: Path) -> None:
     refused(ModelTooLarge, tiny_qwen, "cache", "vlm.context_tokens", context_tokens=10**9)
-
-
-def test_a_container_s_limit_counts(tmp_path: Path) -> None:
-    assert loading._container_free_bytes(tmp_path) is None
-    (tmp_path / "memory.max").write_text("9000\n")
-    (tmp_path / "memory.current").write_text("7000\n")
-    (tmp_path / "memory.stat").write_text("anon 10\ninactive_file 500\n")
-    assert loading._container_free_bytes(tmp_path) == 2500
-    (tmp_path / "memory.max").write_text("max\n")
-    assert loading._container_free_bytes(tmp_path) is None
 
 
 # Hub names
@@ -647,7 +431,7 @@ FETCH = ModelSettings(download=True)
 
 
 def test_a_model_is_fetched_without_code_and_pickles(
-    hub: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    hub: FileServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret-token")
     folder = locate("own/model", FETCH, hub_endpoint=hub.url)
@@ -663,12 +447,19 @@ def test_a_model_is_fetched_without_code_and_pickles(
 def test_a_fetch_goes_on_with_what_is_missing(hub: FileServer) -> None:
     folder = locate("own/model", FETCH, hub_endpoint=hub.url)
     (folder / WEIGHTS).unlink()
-    with pytest.raises(BackendUnavailable, match="no weights"):
+    with pytest.raises(BackendUnavailable, match="nor complete"):
         load_from("own/model")
     hub.asked.clear()
     assert is_whole(locate("own/model", FETCH, hub_endpoint=hub.url))
     got = [Path(asked.path).name for asked in hub.asked if asked.command == "GET" and "/resolve/" in asked.path]
     assert got == [WEIGHTS]
+
+
+def test_a_folder_of_shards_is_whole_with_all_of_them(copy: Path) -> None:
+    files = shard(copy)
+    assert is_whole(copy)
+    files[1].unlink()
+    assert not is_whole(copy)
 
 
 def test_nothing_is_fetched_unasked(tmp_path: Path) -> None:
@@ -716,32 +507,3 @@ def test_hugging_faces_own_cache_is_looked_into(copy: Path, tmp_path: Path, monk
 )
 def test_names_that_are_neither_folder_nor_hub_name(name: str) -> None:
     refused(BackendUnavailable, name, "ORG/NAME", told=name.replace("\0", r"\x00")[:100])
-
-
-# The measure
-
-
-@pytest.mark.slow
-def test_the_process_grows_by_what_was_foretold(copy: Path) -> None:
-    """The estimate of one pass against the process itself, in a process of its own; generous, for allocators differ."""
-    pytest.importorskip("psutil")
-    if not Path("/proc/self/clear_refs").exists():
-        pytest.skip("needs Linux")
-    settings = VlmSettings(model=str(copy), device="cpu", context_tokens=512)
-    code = (
-        "import sys, torch; torch.set_num_threads(1)\n"
-        "from arr_stream.config import *\n"
-        "from arr_stream.vlm.qwen3_vl.loading import load\n"
-        "model = load(VlmSettings(model=sys.argv[1], device='cpu', context_tokens=512), ModelSettings()).model\n"
-        "def kilobytes(key): return int(open('/proc/self/status').read().split(key)[1].split()[0])\n"
-        "def look(cells):\n"
-        "    with torch.inference_mode():\n"
-        "        grid = torch.tensor([[1, 2 * cells, 2 * cells]])\n"
-        "        model.model.visual(torch.rand(4 * cells * cells, 1536), grid_thw=grid)\n"
-        "look(2); open('/proc/self/clear_refs', 'w').write('5'); before = kilobytes('VmRSS:')\n"
-        "look(32); print((kilobytes('VmHWM:') - before) * 1024)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True, check=True)
-    foretold = need(copy, settings)["work"]
-    assert 0.4 * foretold < int(done.stdout) < 1.3 * foretold
-    assert loading.CELLS == 32 * 32

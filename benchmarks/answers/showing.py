@@ -56,7 +56,6 @@ class Watcher:
     def __init__(self, loaded: LoadedModel) -> None:
         self.name = loaded.name
         self._adapter = Adapter(loaded.model)
-        self._adapter.check()
         self._prompt = Prompt(loaded.tokenizer, self._adapter.config)
         self._normalisation = loaded.normalisation
 

@@ -118,7 +118,6 @@ class QwenTower:
         settings = VlmSettings(model=str(folder), device=device, dtype=dtype, context_tokens=64)
         loaded = load(settings, ModelSettings())
         self._adapter = Adapter(loaded.model)
-        self._adapter.check()
         self._normalisation = loaded.normalisation
         self._name = Path(loaded.name).name
 

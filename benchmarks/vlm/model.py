@@ -189,8 +189,7 @@ def timed_model(settings: Settings, shape: Shape) -> Timed:
 def _from_disk(settings: Settings) -> Timed:
     from transformers import AutoProcessor
 
-    from arr_stream.vlm.qwen3_vl.checkpoint import locate
-    from arr_stream.vlm.qwen3_vl.loading import load
+    from arr_stream.vlm.qwen3_vl.loading import load, locate
 
     loaded = load(settings.vlm, settings.models)
     processor = AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]

@@ -229,7 +229,6 @@ class _Bench:
     def __init__(self, model: Timed, settings: Settings, size_wh: tuple[int, int]) -> None:
         self._model = model
         self._adapter = Adapter(model.loaded.model)
-        self._adapter.check()
         self._prompt = Prompt(model.loaded.tokenizer, model.loaded.model.config)
         self._stock = StockModel(model)
         (self.frame,) = panning(size_wh, 1)

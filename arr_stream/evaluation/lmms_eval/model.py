@@ -124,7 +124,6 @@ class ChatModel(lmms):  # type: ignore[misc]
         self._models = Models.load(self._settings)
         loaded = load(self._settings.vlm, self._settings.models)
         self._adapter = Adapter(loaded.model)
-        self._adapter.check()
         self.device = self._adapter.device  # The harness reads the device of each process here.
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
         self._feeder = Feeder(self._adapter, loaded.normalisation, self._settings.vlm.mode)

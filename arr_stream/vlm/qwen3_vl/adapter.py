@@ -1,13 +1,12 @@
 """The only module that depends on the internal structure of transformers' models of `families`.
 
-Names of parts, calls of blocks and the layout of a cache may change with a version of transformers. `Adapter.check`
-compares it with the model's own forward pass whenever a model is loaded, so that a change is an error.
+Names of parts, calls of blocks and the layout of a cache may change with a version of transformers, so versions that
+were not tested are refused.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.metadata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,27 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arr_stream.errors import BackendUnavailable, ModelUnsupported
-from arr_stream.extras import remedy_for
-from arr_stream.vlm.qwen3_vl.cells import (
-    Cells,
-    GridHW,
-    block_extent,
-    interpolation,
-    patch_positions,
-    text_positions,
-    token_positions,
-)
+from arr_stream.errors import ModelUnsupported
+from arr_stream.extras import needed_by
+from arr_stream.vlm.qwen3_vl.cells import Cells, interpolation, patch_positions
 from arr_stream.vlm.qwen3_vl.families import FAMILIES
 
 SUPPORTED = (">=5.18", "<5.25")
 """Versions of transformers whose Qwen3-VL has the expected structure."""
-INSTALL = remedy_for("vlm")
-
-CHECK_GRID_HW: GridHW = (2, 9)
-CHECK_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
-QUANTIZED_TOLERANCE = 0.05
-"""Largest difference from the model's own pass, as a share of the largest value."""
 
 
 def use_transformers() -> Any:
@@ -46,22 +31,15 @@ def use_transformers() -> Any:
         BackendUnavailable: It is not installed, or cannot be imported.
         ModelUnsupported: It is older or newer than `SUPPORTED`.
     """
-    try:
-        version = importlib.metadata.version("transformers")
-    except importlib.metadata.PackageNotFoundError as exc:
-        raise BackendUnavailable("Qwen3-VL needs transformers, which is not installed", remedy=INSTALL) from exc
-    wanted = ",".join(SUPPORTED)
-    try:
-        from packaging.specifiers import SpecifierSet
-
-        if not SpecifierSet(wanted).contains(version, prereleases=True):
-            raise ModelUnsupported(
-                f"transformers {version} is installed, and Qwen3-VL is supported with {wanted}",
-                remedy=f"pip install 'transformers{wanted}'",
-            )
+    with needed_by("Qwen3-VL", "vlm"):
         import transformers
-    except ImportError as exc:
-        raise BackendUnavailable(f"transformers {version} cannot be imported: {exc}", remedy=INSTALL) from exc
+        from packaging.specifiers import SpecifierSet
+    wanted = ",".join(SUPPORTED)
+    if not SpecifierSet(wanted).contains(transformers.__version__, prereleases=True):
+        raise ModelUnsupported(
+            f"transformers {transformers.__version__} is installed, and Qwen3-VL is supported with {wanted}",
+            remedy=f"pip install 'transformers{wanted}'",
+        )
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return transformers
@@ -86,43 +64,25 @@ class Adapter:
     """The parts of a loaded model of one of `FAMILIES` that sparse feeding and a growing memory need.
 
     `attention_layers` are the numbers of the layers with keys and values; the others hold a recurrent state.
-
-    Raises:
-        ModelUnsupported: Its structure is not the expected one.
     """
 
     def __init__(self, model: Any) -> None:
-        try:
-            self._model = model
-            self._visual = model.model.visual
-            self._language = model.model.language_model
-            self._head = model.lm_head
-            self._embeddings = model.get_input_embeddings()
-            self._table_side = int(self._visual.num_grid_per_side)
-            self.config = model.config
-            self.family = FAMILIES[model.config.model_type]
-            text = model.config.text_config
-            kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
-            self.attention_layers = tuple(at for at, kind in enumerate(kinds) if kind == "full_attention")
-            self._deepstack_after: tuple[int, ...] = ()
-            # Read here so that their absence is found now.
-            _ = (self._visual.patch_embed, self._visual.pos_embed.weight, self._visual.rotary_pos_emb)
-            _ = (self._visual.merger, self._visual.blocks)
-            _ = (self._language.rotary_emb, self._language.layers[self.attention_layers[0]].self_attn.q_norm)
-            if self.family.deepstack:
-                self._deepstack_after = tuple(int(index) for index in self._visual.deepstack_visual_indexes)
-                _ = self._visual.deepstack_merger_list
-        except AttributeError as exc:
-            raise _changed(f"a part is missing: {exc}") from exc
+        self._model = model
+        self._visual = model.model.visual
+        self._language = model.model.language_model
+        self._head = model.lm_head
+        self._embeddings = model.get_input_embeddings()
+        self._table_side = int(self._visual.num_grid_per_side)
+        self.config = model.config
+        self.family = FAMILIES[model.config.model_type]
+        text = model.config.text_config
+        kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
+        self.attention_layers = tuple(at for at, kind in enumerate(kinds) if kind == "full_attention")
+        self._deepstack_after = tuple(self._visual.deepstack_visual_indexes) if self.family.deepstack else ()
 
     @property
     def device(self) -> torch.device:
         return torch.device(self._model.device)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self._embeddings.weight.dtype
-        return dtype
 
     def encode(self, rows: Tensor, cells: Cells, segments: Sequence[int]) -> VisualTokens:
         """Run the vision tower over K cells, given as `patch_rows`, at their true positions in the full grid.
@@ -259,92 +219,9 @@ class Adapter:
         scaled: Tensor = torch.cat([turned, rest], dim=-1)[0] * attention.scaling
         return scaled
 
-    @torch.inference_mode()
-    def check(self) -> None:
-        """Compare this module with the model's own pass over a made-up picture."""
-        config, cells = self.config, Cells.whole(CHECK_GRID_HW)
-        rows = torch.sin(torch.arange(len(cells) * 4 * 1536, dtype=torch.float32) * 0.37).reshape(len(cells) * 4, -1)
-        ids = [config.vision_start_token_id, *[config.image_token_id] * len(cells), config.vision_end_token_id]
-        try:
-            self._compare(self._own_pass(rows, ids), self._our_pass(rows, cells, ids), "its own pass and ours differ")
-        except torch.OutOfMemoryError:
-            raise
-        except (TypeError, AttributeError, IndexError, RuntimeError, ValueError, KeyError) as exc:
-            raise _changed(f"{type(exc).__name__}: {exc}") from exc
-
-    def _compare(self, expected: Tensor, found: Tensor, what: str) -> None:
-        difference = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
-        # With int8, a token's result depends slightly on the tokens in the same batch.
-        quantized = getattr(self._model, "is_quantized", False)
-        allowed = QUANTIZED_TOLERANCE if quantized else CHECK_TOLERANCE[self.dtype]
-        if not difference <= allowed:
-            raise _changed(f"{what} by {difference:.2g}, expected at most {allowed:.2g}")
-
-    def _own_pass(self, rows: Tensor, ids: list[int]) -> Tensor:
-        tokens = torch.tensor([ids], device=self.device)
-        grid = torch.tensor([[1, CHECK_GRID_HW[0] * 2, CHECK_GRID_HW[1] * 2]], device=self.device)
-        kinds = (tokens == self.config.image_token_id).int()
-        output = self._model(
-            input_ids=tokens,
-            pixel_values=rows.to(self.device),
-            image_grid_thw=grid,
-            mm_token_type_ids=kinds,
-            use_cache=False,
-        )
-        # The model keeps the offset of its last call for the next one.
-        self._model.model.rope_deltas = None
-        logits: Tensor = output.logits[0].float()
-        return logits
-
-    def _our_pass(self, rows: Tensor, cells: Cells, ids: list[int]) -> Tensor:
-        tokens = self.encode(rows, cells, [len(cells)])
-        embeddings = self.embed(ids)
-        visual = torch.tensor([token == self.config.image_token_id for token in ids])
-        embeddings[visual.to(self.device)] = tokens.features.to(embeddings.dtype)
-        positions = torch.cat(
-            [text_positions(1, 0), token_positions(cells, 1), text_positions(1, 1 + block_extent(cells.grid_hw))], dim=1
-        )
-        # In two passes, the second of them again after a rewind, as a stream goes.
-        hidden: list[Tensor] = []
-        cache = self.new_cache()
-        parts = (slice(0, 4), slice(4, len(ids)))
-        for part in (parts[0], parts[1], parts[1]):
-            if len(hidden) == 1:
-                marks = self.mark(cache)
-            elif hidden:
-                self.rewind(cache, marks)
-            shown = slice(int(visual[: part.start].sum()), int(visual[: part.stop].sum()))
-            levels = [level[shown] for level in tokens.deepstack]
-            hidden.append(self.extend(cache, embeddings[part], positions[:, part], visual[part], levels))
-        if not self.family.recurrent:
-            self._check_bias(embeddings, positions, visual, tokens.deepstack)
-        return self.logits(torch.cat([hidden[0], hidden[2]]))
-
-    def _check_bias(self, embeddings: Tensor, positions: Tensor, visual: Tensor, deepstack: Sequence[Tensor]) -> None:
-        """Check that a cell hidden by a bias has the same effect as an absent cell."""
-        bias = torch.zeros(len(visual))
-        bias[1] = torch.finfo(self.dtype).min / 2
-        hidden = self.extend(self.new_cache(), embeddings, positions, visual, deepstack, bias)[-1]
-        there = bias == 0
-        levels = [level[1:] for level in deepstack]
-        cut = embeddings[there.to(self.device)], positions[:, there], visual[there], levels
-        without = self.extend(self.new_cache(), *cut)[-1]
-        self._compare(
-            self.logits(without), self.logits(hidden), "a cell that is not there and one that is hidden differ"
-        )
-
 
 def _held(layer: Any) -> list[Tensor]:
     """Return the tensors of one layer of a cache."""
     states = [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values()]
     held = [getattr(layer, "keys", None), getattr(layer, "values", None), *states]
     return [tensor for tensor in held if tensor is not None]
-
-
-def _changed(what: str) -> ModelUnsupported:
-    from transformers import __version__
-
-    return ModelUnsupported(
-        f"transformers {__version__}: Qwen3-VL is not built as expected: {what}",
-        remedy=f"install a version of transformers that this release names: {INSTALL}",
-    )

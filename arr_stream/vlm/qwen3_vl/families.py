@@ -9,20 +9,8 @@ undone by restoring a copy of the states.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from arr_stream.errors import ModelUnsupported
-
-_TEXT_KEYS = (
-    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
-    "hidden_act max_position_embeddings initializer_range rms_norm_eps rope_parameters rope_scaling rope_theta "
-    "attention_bias attention_dropout pad_token_id bos_token_id eos_token_id tie_word_embeddings"
-)
-_LINEAR_KEYS = (
-    " layer_types full_attention_interval partial_rotary_factor linear_conv_kernel_dim linear_key_head_dim "
-    "linear_value_head_dim linear_num_key_heads linear_num_value_heads"
-)
-_EXPERT_KEYS = " num_experts num_experts_per_tok moe_intermediate_size"
 NOT_THINKING = ("<think>", "\n\n", "</think>", "\n\n")
 """Prefix that Qwen3.5's chat template puts before an answer without thoughts."""
 
@@ -33,57 +21,27 @@ class Family:
 
     Args:
         classes: Prefix of its class names in transformers.
-        text_keys: Keys of `text_config` that describe the language model.
-        experts: Other layout of a layer's experts in a checkpoint; None without experts.
-        unused: Prefixes of tensors in checkpoints that the model does not use.
         answer_start: Markers and text at the start of an answer.
     """
 
     name: str
     classes: str
-    text_keys: str = _TEXT_KEYS
     deepstack: bool = True
     recurrent: bool = False
-    experts: Literal["transposed", "separate"] | None = None
-    unused: tuple[str, ...] = ()
     answer_start: tuple[str, ...] = ()
 
     def class_of(self, kind: str) -> Any:
         """Return transformers' class for `Config` or `ForConditionalGeneration`."""
         import transformers
 
-        try:
-            return getattr(transformers, self.classes + kind)
-        except AttributeError as exc:
-            raise ModelUnsupported(
-                f"transformers {transformers.__version__} has no {self.name}", remedy="pip install -U transformers"
-            ) from exc
+        return getattr(transformers, self.classes + kind)
 
 
-_QWEN3_5 = Family(
-    "Qwen3.5",
-    "Qwen3_5",
-    _TEXT_KEYS + _LINEAR_KEYS,
-    deepstack=False,
-    recurrent=True,
-    unused=("mtp.",),
-    answer_start=NOT_THINKING,
-)
+_QWEN3_5 = Family("Qwen3.5", "Qwen3_5", deepstack=False, recurrent=True, answer_start=NOT_THINKING)
 FAMILIES = {
     "qwen3_vl": Family("Qwen3-VL", "Qwen3VL"),
-    "qwen3_vl_moe": Family(
-        "Qwen3-VL MoE",
-        "Qwen3VLMoe",
-        _TEXT_KEYS + _EXPERT_KEYS + " num_local_experts decoder_sparse_step mlp_only_layers",
-        experts="transposed",
-    ),
+    "qwen3_vl_moe": Family("Qwen3-VL MoE", "Qwen3VLMoe"),
     "qwen3_5": _QWEN3_5,
-    "qwen3_5_moe": replace(
-        _QWEN3_5,
-        name="Qwen3.5 MoE",
-        classes="Qwen3_5Moe",
-        text_keys=_QWEN3_5.text_keys + _EXPERT_KEYS + " shared_expert_intermediate_size",
-        experts="separate",
-    ),
+    "qwen3_5_moe": replace(_QWEN3_5, name="Qwen3.5 MoE", classes="Qwen3_5Moe"),
 }
 """By `model_type`."""

@@ -33,7 +33,6 @@ class QwenSession(StreamingSession):
     def __init__(self, loaded: LoadedModel, settings: Settings) -> None:
         self._limits = loaded.limits
         self._adapter = Adapter(loaded.model)
-        self._adapter.check()
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
         self._feeder = Feeder(self._adapter, loaded.normalisation, settings.vlm.mode)
         memory = Memory(self._adapter, self._prompt, settings.vlm.instruction)
