@@ -112,9 +112,8 @@ class KeyframeSettings(_Section):
 
 
 class ClipSettings(_Section):
-    model: str = Field("tiny", description="`tiny`, NAME:PRETRAINED, or a folder or file with a checkpoint")
-    pca: str = Field(
-        "auto", description="file from `train-pca`; `auto`: the model's own if it has one, else learned from the stream"
+    model: str = Field(
+        "tiny", description="`tiny`, NAME:PRETRAINED as open_clip writes it, or a folder with a checkpoint"
     )
 
 

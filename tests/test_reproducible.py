@@ -242,7 +242,7 @@ class TestSameEveryTime:
     @pytest.mark.parametrize("kind", ["appearance", pytest.param("clip", marks=pytest.mark.slow)])
     def test_one_after_the_other_in_one_process(self, clip: Path, tmp_path: Path, kind: str) -> None:
         """Nothing of a video is left when the next one comes, models that are shared included."""
-        settings = FAST | {"keyframes.embeddings": kind, "clip.model": "tiny", "clip.pca": "auto"}
+        settings = FAST | {"keyframes.embeddings": kind, "clip.model": "tiny"}
         shared = Models.load(Settings().with_values(settings))
         other = write_video(
             tmp_path / "other.mp4", [frame.rgb for frame in moving_square(8, seed=5, colour=(9, 9, 230))]

@@ -145,7 +145,7 @@ def test_what_is_there_is_found_and_what_is_not_stays_low(world: World, space: M
 def test_a_pca_that_is_given_gives_the_mean() -> None:
     world = World(dimensions=192)
     pictures = [world.picture(SHOWN)[0].values.reshape(192, -1).T for _ in range(2)]
-    pca = pca_of(np.concatenate(pictures), SPACE, 64)
+    pca = pca_of(np.concatenate(pictures), 64)
     space = MeasuredSpace(world, pca)
     space.ask(["concept 5"])
     embedding, shares = world.picture(SHOWN)

@@ -183,7 +183,7 @@ def test_settings_are_described_and_can_all_be_changed() -> None:
 
 
 def test_what_names_files_or_costs_memory_is_not_changed() -> None:
-    keys = "vlm.endpoint vlm.key_variable models.folder sam.checkpoint clip.pca live.buffer_frames grid.max_pixels x"
+    keys = "vlm.endpoint vlm.key_variable models.folder sam.checkpoint live.buffer_frames grid.max_pixels x"
     for key in keys.split():
         with pytest.raises(ArrStreamError):
             checked_changes({key: 1})

@@ -40,10 +40,6 @@ COMMANDS = {
         "Measure a file: the start, stages, keyframes and frames between, and baselines in the same run. Look at the\n"
         "ratios.",
     ),
-    "train-pca": (
-        "train_pca:train_pca",
-        "Learn on pictures and videos how a CLIP model's features vary, for the 16 embedding channels.",
-    ),
     "tune": (
         "tune:tune",
         "Fit the scorers' weights to footage with masks or boxes, and test them on held-out footage.",

@@ -67,16 +67,16 @@ class SemanticSpace:
         pca: Mean and principal directions of the model's features; None to learn the mean on the first keyframes.
 
     Raises:
-        WeightsInvalid: The PCA is of another space than the encoder, or the encoder gives no usable numbers.
+        WeightsInvalid: The PCA has other dimensions than the encoder, or the encoder gives no usable numbers.
     """
 
     def __init__(self, encoder: TextEncoder, pca: Pca | None = None) -> None:
         self._encoder = encoder
         generic = self._encoded(GENERIC)
-        if pca is not None and (pca.space, pca.dimensions) != (encoder.space, generic.shape[1]):
+        if pca is not None and len(pca.mean) != generic.shape[1]:
             raise WeightsInvalid(
-                f"PCA of {pca.space!r} with {pca.dimensions} numbers for {encoder.space!r} with {generic.shape[1]}",
-                remedy="make one with `arr-stream train-pca`, or --set clip.pca=auto",
+                f"principal directions of {len(pca.mean)} numbers beside {encoder.space!r} with {generic.shape[1]}",
+                remedy="delete the file of principal directions beside the weights",
             )
         self._text_mean = generic.mean(axis=0)
         self._generic = self._directions(generic)
@@ -135,7 +135,7 @@ class SemanticSpace:
     def _learn_mean(self, embedding: Embedding) -> None:
         mean = embedding.values.reshape(len(self._text_mean), -1).mean(axis=1, dtype=np.float64).astype(np.float32)
         if self._pca is None:
-            self._pca = unknown(self._encoder.space, mean, _COMPONENTS)
+            self._pca = unknown(mean, _COMPONENTS)
         else:
             learned = KEYFRAMES_TO_LEARN - self._means_to_learn
             self._pca = replace(self._pca, mean=self._pca.mean + (mean - self._pca.mean) / np.float32(learned + 1))

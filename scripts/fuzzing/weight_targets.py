@@ -73,8 +73,7 @@ def _pca_files() -> list[bytes]:
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.standard_normal((24, 24)))[0][:16].astype(np.float32)
     tensors = {"mean": np.zeros(24, np.float32), "basis": basis, "variance": np.linspace(2, 1, 16).astype(np.float32)}
-    about = {"format": "arr-stream pca 1", "space": "tiny", "method": "value", "count": "99", "total_variance": "40.0"}
-    return [save(tensors, about)]
+    return [save(tensors, {"total_variance": "40.0"})]
 
 
 def _open_pca(scratch: Path) -> Run:
@@ -87,9 +86,9 @@ def _open_pca(scratch: Path) -> Run:
     def run(data: bytes) -> str:
         path.write_bytes(data)
         pca = load_pca(path)
-        if not np.isfinite(pca.basis).all() or not 0 <= pca.variance_kept(pca.components) <= 1:
+        if not np.isfinite(pca.basis).all():
             raise AssertionError("a PCA of what are no numbers")
-        return f"{pca.components} directions"
+        return f"{len(pca.basis)} directions"
 
     return run
 

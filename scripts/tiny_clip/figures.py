@@ -10,11 +10,11 @@ import open_clip
 import torch
 import torch.nn.functional as F
 from open_clip.tokenizer import SimpleTokenizer
+from safetensors.numpy import save_file
 
 from arr_stream.config import ClipSettings, ModelSettings
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder
-from arr_stream.keyframes.embeddings.pca import StreamingPca
 from arr_stream.types import Frame, Grid
 from arr_stream.weights import PCA_NAME
 from benchmarks.localisation import auc
@@ -79,14 +79,16 @@ def write_directions(folder: Path, seed: int) -> float:
     settings = ClipSettings(model=str(folder))
     embedder = ClipEmbedder(settings, ModelSettings(device="cpu"), threads=1)
     rng = np.random.default_rng([seed, 55])
-    gathered: StreamingPca | None = None
+    features = []
     for index in range(_DIRECTION_SCENES):
         scene = scene_with_signs(rng, (448, 256), (2, 6)) if index % 2 else make_scene(rng)
         frame = Frame(index, 0.0, scene.rgb)
         values = embedder.embed(KeyframeInput(frame, Grid.for_size(frame.size_wh))).values
-        gathered = gathered or StreamingPca(len(values))
-        gathered.add(values.reshape(len(values), -1).T)
-    assert gathered is not None
-    pca = gathered.result("tiny", _COMPONENTS)
-    pca.save(folder / PCA_NAME)
-    return pca.variance_kept(16)
+        features.append(values.reshape(len(values), -1))
+    vectors = np.concatenate(features, axis=1).astype(np.float64)
+    variance, basis = np.linalg.eigh(np.cov(vectors, bias=True))
+    variance, basis = variance[::-1], basis.T[::-1]
+    kept = {"mean": vectors.mean(axis=1), "basis": basis[:_COMPONENTS], "variance": variance[:_COMPONENTS]}
+    tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in kept.items()}
+    save_file(tensors, folder / PCA_NAME, {"total_variance": str(variance.sum())})
+    return float(variance[:16].sum() / variance.sum())

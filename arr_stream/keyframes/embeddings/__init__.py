@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arr_stream.config import TINY, Settings
@@ -60,24 +59,16 @@ def make_text_encoder(settings: Settings) -> TextEncoder | None:
 
 
 def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
-    """Return principal directions of the encoder's space, from the configured file or beside the model's weights.
-
-    Returns:
-        None where there is none, and for a space without texts; they are then learned on the stream.
+    """Return the principal directions beside the model's weights; None where there are none, or no text encoder.
 
     Raises:
-        WeightsInvalid: The file is missing, damaged, or belongs to another model.
+        WeightsInvalid: The file is damaged.
     """
     if encoder is None:
         return None
     from arr_stream import weights
     from arr_stream.keyframes.embeddings.pca import load_pca
 
-    if settings.clip.pca != "auto":
-        return load_pca(expanded(settings.clip.pca), encoder.space)
     model = weights.shipped_folder(TINY) if settings.clip.model == TINY else expanded(settings.clip.model)
-    beside = (model.parent if model.is_file() else model) / weights.PCA_NAME
-    if not beside.is_file():
-        return None
-    # A file beside the weights belongs to them, even if the folder was renamed.
-    return replace(load_pca(beside), space=encoder.space)
+    path = model / weights.PCA_NAME
+    return load_pca(path) if path.is_file() else None
