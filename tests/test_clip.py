@@ -6,7 +6,7 @@ import functools
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from safetensors.torch import load_file, save_file
 from arr_stream.config import ClipSettings, ModelSettings
 from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
-from arr_stream.keyframes.embeddings.dense import make_tower
-from arr_stream.keyframes.embeddings.openclip import CAPTIONS, CONFIG_NAME, fingerprint, load_clip, make_plan
+from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder, dense_features
+from arr_stream.keyframes.embeddings.openclip import CAPTIONS, CONFIG_NAME, load_clip
 from arr_stream.types import Frame, Grid
 from tests.clip_models import CONFIGS, built, save_model
 from tests.clip_models import one_thread as one_thread
@@ -46,23 +45,8 @@ def copy_of_vit(vit: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(vit, tmp_path / "copy"))
 
 
-@pytest.fixture
-def architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A small architecture that open_clip knows by name."""
-    from open_clip import factory
-
-    config = json.loads(json.dumps(CONFIGS["vit16"]))
-    config["text_cfg"]["vocab_size"] = 49408
-    name = "ViT-Nano-16"
-    (tmp_path / f"{name}.json").write_text(json.dumps(config))
-    monkeypatch.setattr(factory, "_MODEL_CONFIGS", dict(factory._MODEL_CONFIGS))
-    monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", list(factory._MODEL_CONFIG_PATHS))
-    open_clip.add_model_config(tmp_path / f"{name}.json")
-    yield name
-
-
-def settings(model: Path | str, **others: Any) -> ClipSettings:
-    return ClipSettings(model=str(model), **others)
+def settings(model: Path | str) -> ClipSettings:
+    return ClipSettings(model=str(model))
 
 
 def picture(size_wh: tuple[int, int] = (160, 96), seed: int = 0) -> KeyframeInput:
@@ -73,7 +57,7 @@ def picture(size_wh: tuple[int, int] = (160, 96), seed: int = 0) -> KeyframeInpu
 # The embedder
 
 
-@pytest.mark.parametrize("kind", ["vit16", "vit32", "siglip", "fastvit"])
+@pytest.mark.parametrize("kind", ["vit16", "vit32"])
 def test_every_kind_of_model_embeds(kind: str, tmp_path: Path, models: ModelSettings) -> None:
     embedder = ClipEmbedder(settings(save_model(tmp_path / kind, kind)), models, threads=1)
     embedding = embedder.embed(picture())
@@ -92,7 +76,7 @@ def test_pixels_are_normalised_as_the_folder_says(vit: Path, models: ModelSettin
     embedding = ClipEmbedder(settings(vit), models).embed(frame)
     mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
     pixels = (torch.from_numpy(frame.frame.rgb) / 255.0 - mean) / std
-    expected = make_tower(built("vit16").visual, "vit16").features(pixels.permute(2, 0, 1)[None])[0]
+    expected = dense_features(built("vit16").visual, pixels.permute(2, 0, 1)[None])[0]
     np.testing.assert_allclose(embedding.values, expected, atol=1e-5)
 
 
@@ -106,14 +90,6 @@ def test_a_model_that_gives_no_numbers_fails_the_keyframe_in_one_line(copy_of_vi
     assert "\n" not in str(caught.value)
 
 
-def test_the_space_tells_weights_apart(copy_of_vit: Path, vit: Path, models: ModelSettings) -> None:
-    before = make_plan(str(copy_of_vit), models).space
-    save_file(built("vit16", seed=1).state_dict(), copy_of_vit / WEIGHTS)
-    after = make_plan(str(copy_of_vit), models).space
-    assert before != after and before.split("@")[0] == after.split("@")[0] == "copy"
-    assert make_plan(str(vit), models).space.split("@")[1] == before.split("@")[1]
-
-
 # The text encoder
 
 
@@ -123,21 +99,14 @@ def own_text_features(model: Any, folder: Path, texts: list[str]) -> np.ndarray[
         return np.asarray(model.encode_text(tokenizer(texts), normalize=True).numpy())
 
 
-@pytest.mark.parametrize("kind", ["vit16", "siglip"])
-def test_texts_equal_open_clips_own(kind: str, tmp_path: Path, models: ModelSettings) -> None:
-    folder = save_model(tmp_path / kind, kind, prompt_templates=["{}"])
-    encoder = ClipTextEncoder(settings(folder), models)
+def test_texts_are_the_means_of_open_clips_own_features_of_phrases(vit: Path, models: ModelSettings) -> None:
+    encoder, model = ClipTextEncoder(settings(vit), models), built("vit16")
+    each = [own_text_features(model, vit, [template.format(text) for text in TEXTS]) for template in CAPTIONS]
+    mean = np.mean(each, axis=0)
     ours = encoder.encode(TEXTS)
-    np.testing.assert_allclose(ours, own_text_features(built(kind), folder, TEXTS), atol=1e-6)
+    np.testing.assert_allclose(ours, mean / np.linalg.norm(mean, axis=1, keepdims=True), atol=1e-6)
     assert ours.dtype == np.float32
     assert encoder.context_length == 12
-
-
-def test_phrases_are_averaged_as_unit_vectors(vit: Path, models: ModelSettings) -> None:
-    each = own_text_features(built("vit16"), vit, [template.format("red dog") for template in CAPTIONS])
-    mean = each.mean(axis=0)
-    ours = ClipTextEncoder(settings(vit), models).encode(["red dog"])[0]
-    np.testing.assert_allclose(ours, mean / np.linalg.norm(mean), atol=1e-6)
 
 
 def test_a_text_is_the_same_alone_in_company_and_from_another_thread(vit: Path, models: ModelSettings) -> None:
@@ -154,19 +123,15 @@ def test_a_text_is_the_same_alone_in_company_and_from_another_thread(vit: Path, 
         np.testing.assert_array_equal(vectors, np.stack([alone[text] for text in TEXTS]))
 
 
-def test_tokens_are_counted_whole_and_texts_cut(vit: Path, tmp_path: Path, models: ModelSettings) -> None:
-    folder = save_model(tmp_path / "vit", "vit16", prompt_templates=["{}"])
-    encoder = ClipTextEncoder(settings(folder), models)
+def test_tokens_are_counted_whole_and_texts_cut(vit: Path, models: ModelSettings) -> None:
+    encoder = ClipTextEncoder(settings(vit), models)
     assert encoder.encode([]).shape == (0, 24)
-    assert encoder.token_count("") == 2
-    assert encoder.token_count("dog") == 5  # three bytes, start and end
-    assert encoder.token_count("red") == 4  # `r e` is the one merge of the vocabulary
-    long = "dog " * 40
-    assert encoder.token_count(long) == 122
-    assert np.isfinite(encoder.encode([long])).all()
-    np.testing.assert_array_equal(encoder.encode([long]), encoder.encode(["dog " * 41]))
-    longest = max(encoder.token_count(template.format("dog")) for template in CAPTIONS)
-    assert ClipTextEncoder(settings(vit), models).token_count("dog") == longest > encoder.token_count("dog")
+    longest = len("aframeofavideowith.")  # letters are tokens, and `r e`, the one merge, does not occur
+    assert encoder.token_count("") == longest + 2
+    assert encoder.token_count("dog") == longest + 5
+    assert encoder.token_count("red") == longest + 4
+    assert np.isfinite(encoder.encode(["dog " * 40])).all()
+    np.testing.assert_array_equal(encoder.encode(["dog " * 40]), encoder.encode(["dog " * 41]))
 
 
 def test_texts_that_are_not_numbers_are_refused(copy_of_vit: Path, models: ModelSettings) -> None:
@@ -180,49 +145,29 @@ def test_texts_that_are_not_numbers_are_refused(copy_of_vit: Path, models: Model
 # Where models come from
 
 
-def test_an_architecture_with_a_file(architecture: str, tmp_path: Path, models: ModelSettings) -> None:
-    model = open_clip.create_model(architecture, pretrained=None)
-    file = tmp_path / "mine.pt"
-    torch.save({"state_dict": {f"module.{name}": value.half() for name, value in model.state_dict().items()}}, file)
-    loaded = load_clip(settings(f"{architecture}:{file}"), models)
-    assert loaded.plan.space == f"{architecture}:mine@{fingerprint(file)}"
-    assert loaded.plan.templates == CAPTIONS
-    torch.testing.assert_close(loaded.model.token_embedding.weight.half(), model.token_embedding.weight.half())
-    assert loaded.model.token_embedding.weight.dtype == torch.float32
-
-
-def test_old_names_of_text_towers_are_converted(copy_of_vit: Path, models: ModelSettings) -> None:
-    configured(copy_of_vit, lambda written: written["model_cfg"].update(custom_text=True))
-    encoder = ClipTextEncoder(settings(copy_of_vit), models)
-    assert encoder._model.text is not None
-    expected = own_text_features(built("vit16"), copy_of_vit, ["dog."])
-    np.testing.assert_allclose(
-        encoder._model.encode_text(encoder._tokenizer.batch(["dog."]), normalize=True), expected, atol=1e-6
-    )
-
-
 def test_weights_of_another_picture_size_get_their_positions_resized(copy_of_vit: Path, models: ModelSettings) -> None:
-    state = {name: value.half() for name, value in load_file(copy_of_vit / WEIGHTS).items()}
-    save_file(state, copy_of_vit / WEIGHTS)
     configured(copy_of_vit, lambda written: written["model_cfg"]["vision_cfg"].update(image_size=96))
-    loaded = load_clip(settings(copy_of_vit), models)
-    assert tuple(loaded.model.visual.grid_size) == (6, 6)
+    assert tuple(load_clip(settings(copy_of_vit), models).model.visual.grid_size) == (6, 6)
 
 
-def test_known_weights_bring_their_activation_and_statistics(
-    models: ModelSettings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "quick_gelu"), [("ViT-B-32:openai", True), ("ViT-B-32:laion2b_s34b_b79k", False)])
+def test_known_weights_bring_their_activation(
+    name: str, quick_gelu: bool, tmp_path: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arr_stream.weights.find", lambda name, models: Path(name))
-    openai = make_plan("ViT-B-16:openai", models)
-    assert openai.config["quick_gelu"] is True and openai.space == "ViT-B-16:openai"
-    assert not make_plan("ViT-B-16:laion2b_s34b_b88k", models).config["quick_gelu"]
-    siglip = make_plan("ViT-B-16-SigLIP:webli", models)
-    assert siglip.mean == siglip.std == (0.5, 0.5, 0.5)
-    assert make_plan("MobileCLIP-S1:datacompdr", models).mean == (0.0, 0.0, 0.0)
+    monkeypatch.setattr("arr_stream.weights.find", lambda *_: tmp_path / "model.pt")
+    model = open_clip.create_model("ViT-B-32-quickgelu" if quick_gelu else "ViT-B-32")
+    torch.save(
+        {"state_dict": {f"module.{name}": value for name, value in model.state_dict().items()}}, tmp_path / "model.pt"
+    )
+    loaded = load_clip(settings(name), models)
+    assert loaded.space == name and loaded.templates == CAPTIONS
+    kinds = {type(module).__name__ for module in loaded.model.modules()}
+    assert ("QuickGELU" in kinds) == quick_gelu
+    torch.testing.assert_close(loaded.model.token_embedding.weight, model.token_embedding.weight)
 
 
 def test_nothing_is_ever_asked_of_the_hub(vit: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A configuration that asks timm for pretrained weights (`timm_model_pretrained`) does not get them."""
     import socket
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -230,9 +175,7 @@ def test_nothing_is_ever_asked_of_the_hub(vit: Path, models: ModelSettings, monk
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    folder = save_model(vit.parent / "siglip", "siglip")
-    assert json.loads((folder / CONFIG_NAME).read_text())["model_cfg"]["vision_cfg"]["timm_model_pretrained"]
-    load_clip(settings(folder), models)
+    load_clip(settings(vit), models)
     with pytest.raises(BackendUnavailable, match="models fetch"):
         load_clip(settings("ViT-B-16:openai"), models)
 
@@ -288,35 +231,28 @@ def with_entry(section: tuple[str, ...], **values: Any) -> Callable[[Path], Path
 
 
 TEXT_CFG, VISION_CFG = ("model_cfg", "text_cfg"), ("model_cfg", "vision_cfg")
-FROM_HUB = "from the hub are not supported"
 
 BAD: list[tuple[str, Callable[[Path], Path | str], type[ArrStreamError], str]] = [
-    ("truncated", truncated, WeightsInvalid, "truncated"),
-    ("of another model", of_another_model, WeightsInvalid, r"not weights of copy@\w+: RuntimeError: .*state_dict"),
-    ("with code", with_code, WeightsInvalid, "could run code"),
+    ("truncated", truncated, WeightsInvalid, "not weights of copy: SafetensorError"),
+    ("of another model", of_another_model, WeightsInvalid, "not weights of copy: RuntimeError: .*state_dict"),
+    ("with code", with_code, WeightsInvalid, "not weights of copy: UnpicklingError"),
     ("no weights file", lambda f: without(f, WEIGHTS), BackendUnavailable, "holds no weights file"),
-    ("no configuration", lambda f: without(f, CONFIG_NAME), InvalidSetting, "holds no open_clip_config.json"),
+    ("no configuration", lambda f: without(f, CONFIG_NAME), InvalidSetting, "open_clip_config.json is not a"),
     ("broken configuration", lambda f: written(f, CONFIG_NAME, "{"), InvalidSetting, "not a configuration"),
-    ("broken tokeniser", lambda f: written(f, "bpe.txt.gz", "no"), WeightsInvalid, "tokeniser cannot be read"),
-    ("larger tokeniser", lambda f: without(f, "bpe.txt.gz"), WeightsInvalid, "49408 tokens, the model 515"),
-    ("phrase without a gap", with_entry((), prompt_templates=["photo"]), InvalidSetting, "needs one {}"),
-    ("unknown option", with_entry(("model_cfg",), novel=1), InvalidSetting, "open_clip cannot build it: TypeError"),
-    ("text tower from the hub", with_entry(TEXT_CFG, hf_model_name="owner/name"), InvalidSetting, FROM_HUB),
+    ("broken tokeniser", lambda f: written(f, "bpe.txt.gz", "no"), WeightsInvalid, "tokeniser does not fit"),
+    ("larger tokeniser", lambda f: without(f, "bpe.txt.gz"), WeightsInvalid, "49408 tokens, the model has 515"),
+    ("unknown option", with_entry(("model_cfg",), novel=1), InvalidSetting, "cannot be built: TypeError"),
+    ("odd towers", with_entry(("model_cfg",), text_cfg=[[1, 2, 3]]), InvalidSetting, "cannot be built: TypeError"),
+    ("text tower from the hub", with_entry(TEXT_CFG, hf_model_name="owner/name"), InvalidSetting, "no support for hf"),
+    ("vision tower of timm", with_entry(VISION_CFG, timm_model_name="vit"), InvalidSetting, "no support for timm"),
     (
-        "vision tower from the hub",
-        with_entry(VISION_CFG, timm_model_name="hf-hub:owner/name"),
+        "ResNet",
+        with_entry(("model_cfg",), vision_cfg={"layers": [1, 1, 1, 1], "width": 16, "patch_size": None}),
         InvalidSetting,
-        FROM_HUB,
+        "no vision transformer",
     ),
-    (
-        "no hub tokeniser",
-        with_entry(TEXT_CFG, hf_tokenizer_name="o/n"),
-        BackendUnavailable,
-        r"no tokenizer\.json beside",
-    ),
-    ("unknown name", lambda _: "ViT-B-61:openai", InvalidSetting, "no architecture 'ViT-B-61'; nearest: .*ViT-B-16"),
-    ("unknown weights", lambda _: "ViT-B-16:openay", InvalidSetting, "ViT-B-16 has openai"),
-    ("missing file", lambda f: f"ViT-B-16:{f}/none.pt", BackendUnavailable, "no weights file"),
+    ("unknown name", lambda _: "ViT-B-61:openai", InvalidSetting, "no weights 'ViT-B-61:openai'.*'ViT-B-16:openai'"),
+    ("another kind", lambda _: "tiny-qwen3-vl", InvalidSetting, "is no CLIP model"),
     ("neither", lambda _: "ViT-B-16-openai", InvalidSetting, "did you mean 'ViT-B-16:openai'"),
 ]
 
@@ -333,12 +269,9 @@ def test_bad_models_are_refused_in_one_line_with_a_remedy(
     assert not (copy_of_vit / "ran").exists()
 
 
-@pytest.mark.parametrize("kind", ["vit16", "siglip"])
-def test_half_precision_changes_little(
-    kind: str, tmp_path: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_precision_changes_little(vit: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """What CUDA does, on the CPU: every step takes tensors of mixed precision."""
-    embedder = ClipEmbedder(settings(save_model(tmp_path / kind, kind)), models)
+    embedder = ClipEmbedder(settings(vit), models)
     full = embedder.embed(picture()).values
     half = torch.autocast("cpu", dtype=torch.bfloat16)
     monkeypatch.setattr("arr_stream.keyframes.embeddings.clip._precision", lambda _: half)
@@ -349,16 +282,13 @@ def test_half_precision_changes_little(
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("kind", ["vit16", "siglip", "fastvit"])
-def test_half_precision_on_cuda_agrees_with_the_cpu(kind: str, tmp_path: Path) -> None:
+def test_half_precision_on_cuda_agrees_with_the_cpu(vit: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    folder = save_model(tmp_path / kind, kind)
-    on = {device: ClipEmbedder(settings(folder), ModelSettings(device=device)) for device in ("cpu", "cuda")}
+    on = {device: ClipEmbedder(settings(vit), ModelSettings(device=device)) for device in ("cpu", "cuda")}
     cosines = (on["cpu"].embed(picture()).values * on["cuda"].embed(picture()).values).sum(axis=0)
     assert cosines.min() > 0.99
     texts = {
-        device: ClipTextEncoder(settings(folder), ModelSettings(device=device)).encode(TEXTS)
-        for device in ("cpu", "cuda")
+        device: ClipTextEncoder(settings(vit), ModelSettings(device=device)).encode(TEXTS) for device in ("cpu", "cuda")
     }
     assert (texts["cpu"] * texts["cuda"]).sum(axis=1).min() > 0.99

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from arr_stream.batch.folder import Layout
@@ -22,7 +21,6 @@ from arr_stream.errors import (
     PresetNotFound,
     SourceNotFound,
     UnknownSetting,
-    WeightsInvalid,
 )
 from arr_stream.plain_text import redact_url
 from arr_stream.records.json_lines import read_records
@@ -129,7 +127,7 @@ def test_queries_longer_than_anybody_would_write() -> None:
         parse_text("red " * 10_000)
 
 
-@pytest.mark.parametrize("change", [{"mean": [[1], 2, 3]}, {"mean": [1, 2]}, {"std": [0.5, 0.5, 0]}, {"std": "abc"}])
+@pytest.mark.parametrize("change", [{"mean": [[1], 2, 3]}, {"mean": [1, 2]}, {"std": "abc"}])
 def test_a_clip_folder_with_odd_statistics(tmp_path: Path, change: dict[str, object]) -> None:
     pytest.importorskip("open_clip")
     from arr_stream.config import ClipSettings, ModelSettings
@@ -140,50 +138,6 @@ def test_a_clip_folder_with_odd_statistics(tmp_path: Path, change: dict[str, obj
         (tmp_path / CONFIG_NAME).write_text(text)
         with pytest.raises(InvalidSetting, match="not a configuration of open_clip"):
             load_clip(ClipSettings(model=str(tmp_path)), ModelSettings())
-
-
-@pytest.mark.parametrize(
-    ("section", "change"),
-    [
-        ("vision_cfg", {"layers": 10**9}),
-        ("vision_cfg", {"width": 10**6}),
-        ("vision_cfg", {"image_size": 10**7}),
-        ("text_cfg", {"vocab_size": 10**10}),
-        ("text_cfg", {"mlp_ratio": 1e12}),
-        ("text_cfg", {"layers": 60_000, "width": 1}),
-    ],
-)
-def test_a_clip_folder_whose_model_no_file_could_fill(tmp_path: Path, section: str, change: dict[str, object]) -> None:
-    pytest.importorskip("open_clip")
-    from safetensors.numpy import save_file
-
-    from arr_stream.config import ClipSettings, ModelSettings
-    from arr_stream.keyframes.embeddings.openclip import CONFIG_NAME, load_clip
-
-    save_file({"some": np.zeros(75_000, np.float32)}, tmp_path / "model.safetensors")
-    model = {
-        "embed_dim": 24,
-        "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 16},
-        "text_cfg": {"context_length": 12, "vocab_size": 515, "width": 32, "heads": 2, "layers": 2},
-    }
-    model[section] = {**model[section], **change}  # type: ignore[dict-item]
-    (tmp_path / CONFIG_NAME).write_text(json.dumps({"model_cfg": model}))
-    with pytest.raises(WeightsInvalid, match="calls for about"):
-        load_clip(ClipSettings(model=str(tmp_path)), ModelSettings())
-
-
-@pytest.mark.parametrize("section", ["vision_cfg", "text_cfg"])
-def test_a_clip_folder_without_towers(tmp_path: Path, section: str) -> None:
-    pytest.importorskip("open_clip")
-    from arr_stream.config import ClipSettings, ModelSettings
-    from arr_stream.keyframes.embeddings.openclip import CONFIG_NAME, load_clip
-
-    (tmp_path / "model.safetensors").write_bytes(b"x")
-    (tmp_path / "bpe.txt.gz").write_bytes(b"x")
-    model: dict[str, object] = {"vision_cfg": {}, "text_cfg": {}, section: [[1, 2, 3]]}
-    (tmp_path / CONFIG_NAME).write_text(json.dumps({"model_cfg": model}))
-    with pytest.raises(InvalidSetting, match="vision_cfg and text_cfg are objects"):
-        load_clip(ClipSettings(model=str(tmp_path)), ModelSettings())
 
 
 @pytest.mark.parametrize("line", ['{"type": "jobs"}', DEEP, '{"type": "batch", "version": 1, "options": 5}'])

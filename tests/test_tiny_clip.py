@@ -20,8 +20,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from arr_stream import weights
 from arr_stream.config import ClipSettings, ModelSettings
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
-from arr_stream.keyframes.embeddings.dense import make_tower
+from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder, dense_features
 from arr_stream.keyframes.embeddings.openclip import load_clip
 from arr_stream.types import Frame, Grid
 from benchmarks.localisation import LocalisationRow, evaluate_localisation
@@ -68,7 +67,7 @@ def test_the_product_sees_places_as_open_clip_does(model: Any) -> None:
     pixels = torch.from_numpy(np.random.default_rng(4).standard_normal((1, 3, 192, 320)).astype(np.float32))
     ours = load_clip(ClipSettings(), ModelSettings()).model.visual
     with torch.inference_mode():
-        seen, expected = (make_tower(tower, "tiny").features(pixels) for tower in (ours, model.visual))
+        seen, expected = (dense_features(tower, pixels) for tower in (ours, model.visual))
     np.testing.assert_allclose(seen.numpy(), expected.numpy(), atol=1e-5)
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from arr_stream.config import Settings
+from arr_stream.config import TINY, Settings
 from arr_stream.errors import ArrStreamError, KeyframeFailed
 from arr_stream.files import expanded
 from arr_stream.keyframes.base import (
@@ -189,11 +189,9 @@ def needed_weights(settings: Settings) -> tuple[str, ...]:
     needed = []
     if settings.keyframes.clusters == "sam" and settings.sam.checkpoint == "auto":
         needed.append(settings.sam.model)
-    model, _, pretrained = settings.clip.model.partition(":")
-    embeds = settings.keyframes.embeddings == "clip"
-    own = (expanded(name).exists() for name in (pretrained, settings.clip.model))
-    if embeds and pretrained and not any(own):
-        needed.append(f"{model}:{pretrained}")
+    model = settings.clip.model
+    if settings.keyframes.embeddings == "clip" and model != TINY and not expanded(model).is_dir():
+        needed.append(model)
     return tuple(needed)
 
 

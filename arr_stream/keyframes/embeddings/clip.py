@@ -2,6 +2,11 @@
 
 The model sees the frame at its own aspect, in one forward with resized positions, at the texture's scale of 32 px a
 cell, or the nearest scale with at most two places a cell: patches of 16 px give exactly two, patches of 32 px one.
+
+CLIP was trained to compare one pooled vector of a picture with a text. The last attention's value and output
+projections, the last norm and the projection bring that vector into the joint space. As in MaskCLIP (Zhou, Loy and Dai,
+ECCV 2022), every place goes through the same maps separately: the last block does not mix places, and its residual and
+MLP are left out.
 """
 
 from __future__ import annotations
@@ -11,17 +16,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from arr_stream.config import ClipSettings, ModelSettings
 from arr_stream.errors import KeyframeFailed, WeightsInvalid
 from arr_stream.keyframes.base import KeyframeInput, resized
-from arr_stream.keyframes.embeddings.dense import make_tower
 from arr_stream.keyframes.embeddings.openclip import load_clip, make_tokenizer
 from arr_stream.threads import one_torch_thread, torch_threads
 from arr_stream.types import CELL_PX, Embedding, FloatArray, Grid
@@ -53,11 +58,10 @@ class ClipEmbedder:
     def __init__(self, settings: ClipSettings, models: ModelSettings, threads: int | None = None) -> None:
         self._device = pick_device(models.device)
         loaded = load_clip(settings, models)
-        self.space, self.name = loaded.plan.space, f"clip {loaded.plan.space}"
+        self.space, self.name = loaded.space, f"clip {loaded.space}"
         self._threads = threads
-        self._tower = make_tower(loaded.model.visual.to(self._device), self.space)
-        statistics = (torch.tensor(values, device=self._device) for values in (loaded.plan.mean, loaded.plan.std))
-        self._mean, self._std = (values.view(1, 3, 1, 1) for values in statistics)
+        self._visual, self._stride_px = loaded.model.visual.to(self._device), int(loaded.model.visual.patch_size[0])
+        self._mean, self._std = loaded.mean.to(self._device), loaded.std.to(self._device)
 
     def embed(self, picture: KeyframeInput) -> Embedding:
         """Return `[D, h, w]` of unit length, at most two samples a cell.
@@ -81,11 +85,13 @@ class ClipEmbedder:
         return Embedding(values, self.space, joint=True)
 
     def _features(self, picture: KeyframeInput) -> Tensor:
-        grid, stride_px = picture.grid, self._tower.stride_px
+        grid, stride_px = picture.grid, self._stride_px
         rows, columns = places_hw(grid, stride_px, most=MOST_PLACES)
         rgb = torch.from_numpy(resized(picture.frame.rgb, (columns * stride_px, rows * stride_px))).to(self._device)
         pixels = (rgb.permute(2, 0, 1)[None].float() / 255.0 - self._mean) / self._std
-        return at_most(self._tower.features(pixels)[0], (SAMPLES_A_CELL * grid.rows, SAMPLES_A_CELL * grid.columns))
+        return at_most(
+            dense_features(self._visual, pixels)[0], (SAMPLES_A_CELL * grid.rows, SAMPLES_A_CELL * grid.columns)
+        )
 
 
 class ClipTextEncoder:
@@ -94,8 +100,8 @@ class ClipTextEncoder:
     def __init__(self, settings: ClipSettings, models: ModelSettings) -> None:
         self._device = pick_device(models.device)
         loaded = load_clip(settings, models)
-        self.space, self.context_length = loaded.plan.space, int(loaded.model.context_length)
-        self._tokenizer, self._templates = make_tokenizer(loaded.plan), loaded.plan.templates
+        self.space, self.context_length = loaded.space, int(loaded.model.context_length)
+        self._tokens, self._templates = make_tokenizer(loaded), loaded.templates
         loaded.model.visual = nn.Identity()
         self._model = loaded.model.to(self._device)
         self._lock = threading.Lock()
@@ -104,7 +110,7 @@ class ClipTextEncoder:
     def token_count(self, text: str) -> int:
         """Return the tokens of the whole text in its longest template, start and end included."""
         with self._lock:
-            return max(len(self._tokenizer.encode(template.format(text))) for template in self._templates)
+            return max(len(self._tokens(template.format(text))) for template in self._templates)
 
     def encode(self, texts: Sequence[str]) -> FloatArray:
         """Return `[N, D]` float32 of unit length; a text longer than the context is truncated.
@@ -118,7 +124,9 @@ class ClipTextEncoder:
 
     def _encode(self, text: str) -> FloatArray:
         """Return the mean of the unit vectors of all phrases, scaled to unit length (Radford et al., 2021)."""
-        tokens = self._tokenizer.batch([template.format(text) for template in self._templates]).to(self._device)
+        phrases = [self._tokens(template.format(text)) for template in self._templates]
+        cut = [torch.tensor([*tokens[:-1][: self.context_length - 1], tokens[-1]]) for tokens in phrases]
+        tokens = pad_sequence(cut, batch_first=True).to(self._device)
         # More threads add in another order, so that the same words would get different vectors on other machines.
         with torch.inference_mode(), one_torch_thread(), _precision(self._device):
             each = F.normalize(_encode_text(self._model, tokens).float(), dim=-1)
@@ -132,25 +140,52 @@ class ClipTextEncoder:
 
 
 def _encode_text(model: Any, tokens: Tensor) -> Tensor:
-    """Return `[N, D]` as the model's own `encode_text` of `[N, context]` tokens does, without the padding.
+    """Return `[N, D]` as open_clip's `encode_text` of `[N, T]` tokens does, of any length T within the context.
 
     With a causal mask, padding does not change earlier tokens, and a phrase fills about ten of 77 tokens.
     """
-    text = getattr(model, "text", model)
-    pool = getattr(text, "text_pool_type", None) or getattr(text, "pool_type", None)
-    if pool != "argmax" or getattr(text, "attn_mask", None) is None:
-        return cast(Tensor, model.encode_text(tokens))
-    length = int(tokens.argmax(dim=1).max()) + 1
-    tokens = tokens[:, :length]
-    if text is not model:
-        return cast(Tensor, model.encode_text(tokens))
+    length = tokens.shape[1]
     embedded = model.token_embedding(tokens) + model.positional_embedding[:length]
     embedded = model.ln_final(model.transformer(embedded, attn_mask=model.attn_mask[:length, :length]))
+    # The end has the highest number.
     ends = embedded[torch.arange(len(tokens), device=tokens.device), tokens.argmax(dim=1)]
-    projection = model.text_projection
-    if projection is None:
-        return cast(Tensor, ends)
-    return cast(Tensor, projection(ends) if isinstance(projection, nn.Module) else ends @ projection)
+    features: Tensor = ends @ model.text_projection
+    return features
+
+
+def dense_features(visual: Any, pixels: Tensor) -> Tensor:
+    """Return the features of every place in the joint space.
+
+    Args:
+        visual: Vision tower of OpenAI's architecture.
+        pixels: `[B, 3, H, W]`, normalised for the model; sides are multiples of the patch.
+
+    Returns:
+        `[B, D, H / patch, W / patch]` float32 of unit length.
+    """
+    *blocks, last = visual.transformer.resblocks
+    patches = visual.conv1(pixels)
+    grid_hw = patches.shape[2], patches.shape[3]
+    patches = patches.flatten(2).transpose(1, 2)
+    first = visual.class_embedding.to(patches.dtype).expand(len(patches), 1, -1)
+    positions = _resized_positions(visual.positional_embedding, visual.grid_size, grid_hw)
+    tokens = visual.ln_pre(torch.cat([first, patches], dim=1) + positions.to(patches.dtype))
+    for block in blocks:
+        tokens = block(tokens)
+    # Attention of each token to itself alone: the value path.
+    qkv = F.linear(last.ln_1(tokens), last.attn.in_proj_weight, last.attn.in_proj_bias)
+    tokens = last.ls_1(last.attn.out_proj(qkv.chunk(3, dim=-1)[2]))
+    places = F.normalize((visual.ln_post(tokens[:, 1:]) @ visual.proj).float(), dim=-1)
+    return places.transpose(1, 2).reshape(len(places), -1, *grid_hw)
+
+
+def _resized_positions(positions: Tensor, from_hw: tuple[int, int], to_hw: tuple[int, int]) -> Tensor:
+    """Resize learned positions, `[1 + N, C]` with the class token's first, to another grid, bicubically."""
+    if tuple(from_hw) == to_hw:
+        return positions
+    plane = positions[1:].float().T.reshape(1, -1, *from_hw)
+    resized = F.interpolate(plane, size=to_hw, mode="bicubic", align_corners=False)[0]
+    return torch.cat([positions[:1], resized.flatten(1).T.to(positions.dtype)])
 
 
 @contextmanager

@@ -71,7 +71,8 @@ def load_pca(path: Path) -> Pca:
             raise ValueError(f"a basis of shape {list(basis.shape)} for {len(variance)} variances")
         if not all(np.isfinite(values).all() for values in (mean, basis, variance, total_variance)):
             raise ValueError("values that are not finite numbers")
-        return Pca(*(values.astype(np.float32) for values in (mean, basis, variance)), total_variance)
+        mean, basis, variance = (values.astype(np.float32) for values in (mean, basis, variance))
+        return Pca(mean, basis, variance, total_variance)
     except Exception as exc:  # a damaged file can make the reader raise anything
         raise WeightsInvalid(
             f"{path}: not usable principal directions: {exc}",

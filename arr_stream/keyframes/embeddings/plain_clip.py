@@ -1,7 +1,7 @@
 """The package's own encoder, without open_clip, whose import takes ten times as long as an answer.
 
 Its modules are CLIP's (Radford et al., "Learning transferable visual models from natural language supervision", ICML
-2021) under open_clip's names, so that `dense` supports both alike, and open_clip can read the weights. It supports only
+2021) under open_clip's names, so that `clip` supports both alike, and open_clip can read the weights. It supports only
 the shipped configuration: plain blocks, a class token, causal texts.
 """
 
@@ -54,7 +54,7 @@ class Transformer(nn.Module):
 
 
 class VisionTower(nn.Module):
-    """Parts of the vision tower, which `dense.OpenClipViT` combines."""
+    """Parts of the vision tower, which `clip.dense_features` combines."""
 
     def __init__(self, dim: int, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -71,13 +71,11 @@ class VisionTower(nn.Module):
 
 
 class PlainClip(nn.Module):
-    """Both towers; `clip.encode_text` runs the one for texts.
+    """Both towers; `clip.ClipTextEncoder` runs the one for texts.
 
     Args:
         config: `model_cfg` of the shipped configuration.
     """
-
-    text_pool_type = "argmax"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
