@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from arr_stream.gpu.device import TorchDevice
 from arr_stream.keyframes.base import KeyframePart, TextFinding
@@ -16,14 +14,12 @@ from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import HISTORY_CHANNELS, KEPT, TemporalCache, carried
 from arr_stream.texture import CHANNEL_INDEX
-from arr_stream.texture.array import CELL_LEVEL, Texture
+from arr_stream.texture.array import Texture
 from arr_stream.texture.visual import frame_features, picture_channels
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Embedding, Grid
-from benchmarks.device.mips import dense_into, pyramid
 from benchmarks.scenes.shapes import make_scene
 from tests.device_checks import DEVICES
-from tests.textures import random_texture
 
 
 @pytest.fixture(autouse=True)
@@ -108,78 +104,3 @@ def test_all_channels_are_those_of_the_cpu(size_wh: tuple[int, int], device: str
     for name in SEEN:
         assert mean[CHANNEL_INDEX[name]] < 0.01, name
         assert of_99[CHANNEL_INDEX[name]] < 0.03, name
-
-
-def textures(device: str) -> list[Texture]:
-    """From a frame, and with planes at every resolution; neither has all sides in whole ratios."""
-    return [both((427, 239), device)[1], random_texture(device=device)]
-
-
-class NoWaiting(TorchDispatchMode):
-    """Fails on what would make the host wait for a GPU: values read, shapes that depend on values, host constants."""
-
-    WAITING = (
-        "_local_scalar_dense",
-        "nonzero",
-        "masked_select",
-        "_unique2",
-        "unique_dim",
-        "unique_consecutive",
-        "bincount",
-        "repeat_interleave",
-        "lift_fresh",
-    )
-
-    def __torch_dispatch__(
-        self, op: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
-    ) -> Any:
-        name = op._schema.name.removeprefix("aten::")
-        assert name not in self.WAITING, f"{name} waits for the device"
-        if name in ("index", "index_put", "index_put_"):
-            # A mask becomes indices, whose number is not known before.
-            assert all(index is None or index.dtype != torch.bool for index in arguments[1])
-        return op(*arguments, **(options or {}))
-
-
-def test_nothing_reads_a_value_back() -> None:
-    size_wh = (320, 192)
-    grid = Grid.for_size(size_wh)
-    rgb = torch.from_numpy(make_scene(np.random.default_rng(0), size_wh).rgb)
-    cache = TemporalCache(grid, torch.from_numpy)
-    fill(cache, np.random.default_rng(1), torch.from_numpy)
-    out, points, order = torch.empty(40, 192, 320), torch.rand(300, 2) * 192, [12, 5, 11, 10, 37, 13]
-    motion = torch.zeros(24, 40)
-
-    def everything() -> None:
-        texture = assembled(rgb, motion, cache)
-        dense_into(texture, out)
-        pyramid(out)
-        texture.sample(points, 2, order)
-        texture.mip(CELL_LEVEL, order)
-
-    # The first run makes the tables of this size.
-    everything()
-    with NoWaiting():
-        everything()
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
-def test_nothing_waits_for_the_device() -> None:
-    points = torch.rand(300, 2, device="cuda") * 192
-    out = torch.empty(40, 192, 320, device="cuda")
-    order = [12, 5, 11, 10, 37, 13]
-
-    def read(texture: Texture) -> list[torch.Tensor]:
-        dense_into(texture, out)
-        return [texture.sample(points, 2, order), texture.mip(CELL_LEVEL, order), *pyramid(out)]
-
-    # Tables are made once a size; another texture of the size needs none, though its planes are still to be carried.
-    read(both((320, 192), "cuda")[1])
-    unread = both((320, 192), "cuda")[1]
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        read(unread)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

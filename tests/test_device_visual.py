@@ -130,18 +130,3 @@ def test_distances_are_to_the_nearest_edge(height: int, width: int, share: float
     y, x = np.mgrid[:height, :width]
     true = np.sqrt((y[..., None] - rows) ** 2 + (x[..., None] - columns) ** 2).min(axis=2)
     np.testing.assert_allclose(nearest_distance(torch.from_numpy(edges)).numpy(), true, atol=1e-4)
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
-def test_nothing_waits_for_the_device() -> None:
-    rgb = torch.from_numpy(PICTURES["toy"]).cuda()
-    grid = Grid.for_size((448, 256))
-    first = [make(Pictures(rgb, grid)) for make, _ in MADE.values()]
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        again = [make(Pictures(rgb, grid)) for make, _ in MADE.values()]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
