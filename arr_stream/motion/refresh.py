@@ -10,8 +10,7 @@ import numpy as np
 from arr_stream.config import KeyframeSettings
 from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
-from arr_stream.motion.keyframe_results import KeyframeResults
-from arr_stream.motion.window import inner_places, window_around
+from arr_stream.motion.keyframe_results import KeyframeResults, inner_places, window_around
 from arr_stream.types import Frame
 
 RefreshReason = Literal["first", "size", "cut", "query", "retry", "interval", "confidence"]

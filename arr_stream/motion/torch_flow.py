@@ -124,28 +124,13 @@ def _searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:
     """Return an update `[1, 2, h, w]` of a flow: the softmin of whole displacements within the radius."""
     signs = torch.tanh(F.conv2d(_padded(level, 1), _neighbour_kernels(level.device)))
     there = _padded(_sampled(signs[:1], flow), radius_px)[0]
-    # On a CPU, one displacement at a time stays in the cache; elsewhere few large kernels are better than many small.
-    cost = _mean(differences(there, signs[1], radius_px, at_once=level.device.type != "cpu"), WINDOW_PX)
+    height, width = _sides(level)
+    windows = there.unfold(1, height, 1).unfold(2, width, 1)
+    differences = (windows - signs[1][:, None, None]).abs_().sum(0).flatten(0, 1)
+    cost = _mean(differences, WINDOW_PX)
     steps, logits = _displacements(radius_px, level.device)
     likely = torch.softmax(logits - SHARPNESS / signs.shape[1] * cost, dim=0)
-    return (steps @ likely.flatten(1)).view(1, 2, *_sides(level))
-
-
-def differences(there: Tensor, here: Tensor, radius_px: int, *, at_once: bool) -> Tensor:
-    """Return the summed absolute difference of `here` `[C, h, w]` from each window of `there`, larger by the radius.
-
-    Args:
-        at_once: All windows in one operation, as views of `there`; otherwise one after another. The result is the same.
-
-    Returns:
-        `[n, h, w]`, displacements row by row.
-    """
-    height, width = here.shape[1:]
-    if at_once:
-        windows = there.unfold(1, height, 1).unfold(2, width, 1)
-        return (windows - here[:, None, None]).abs_().sum(0).flatten(0, 1)
-    side = range(2 * radius_px + 1)
-    return torch.stack([(there[:, y : y + height, x : x + width] - here).abs_().sum(0) for y in side for x in side])
+    return (steps @ likely.flatten(1)).view(1, 2, height, width)
 
 
 def _refined(level: Tensor, flow: Tensor) -> Tensor:
