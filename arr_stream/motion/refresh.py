@@ -207,7 +207,7 @@ class Refresher:
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
         """Request the embedding of new places, within a share of a keyframe's cost per interval.
 
-        A window may exceed what was saved; later ones then wait until that is repaid.
+        A window may exceed the saved cost; later ones then wait until that is repaid.
         """
         grid, before, self._credit_index = self.results.grid, self._credit_index, frame.index
         elapsed = 0 if before is None else frame.index - before

@@ -74,7 +74,7 @@ LIMIT = 4.0
 _HIDDEN, _RIDGE = 128, 3e-4
 """Random features of the classifier, and its regularisation, relative to the mean square of a feature."""
 _RING_PX, _FAR = 21, 0.15
-"""Ground within half of this around the object is learned with most of the weight; the share of what is farther."""
+"""Ground within half of this around the object is learned with most of the weight; the share of the rest."""
 _BLUR_PX = 5
 """Side of the prior's blur."""
 _FLOOR, _CEILING = 0.003, 0.98
