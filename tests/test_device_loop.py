@@ -22,8 +22,10 @@ from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.motion.flow import DisFlow, Flow, FlowInput
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
+from arr_stream.relevance.gaze import GazeTrack
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, parse_text
 from arr_stream.stream import Models
+from arr_stream.texture import CHANNELS
 from arr_stream.types import ByteArray, Frame, TextRegion
 from tests.device_checks import DEVICES
 from tests.scenes import LONG_REGION, background, long_scene, moving_square
@@ -48,10 +50,11 @@ class _HostFlow(DisFlow):
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
         found = super().estimate(*(self._on_host(given) for given in (previous, present)))
-        return Flow(*(torch.from_numpy(plane) for plane in (found.offset_px, found.confidence, found.residual)))
+        planes = (found.offset_px, found.confidence, found.residual)
+        return Flow(*(torch.from_numpy(plane).to(previous.grey.device) for plane in planes))
 
     def _on_host(self, given: FlowInput) -> FlowInput:
-        return FlowInput(given.grey.numpy().astype(np.uint8), given.frame)
+        return FlowInput(given.grey.cpu().numpy().astype(np.uint8), given.frame)
 
 
 class _WithHostFlow(TorchDevice):
@@ -197,6 +200,27 @@ def test_low_confidence_is_acted_on_at_most_a_frame_later() -> None:
         reasons = [pipeline.step(frame).refresh_reason for frame in frames]
         when.append(reasons.index("confidence"))
     assert when[0] <= when[1] <= when[0] + 1
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("hw", [(384, 512), (239, 427), (91, 733)], ids=["whole cells", "odd", "wide"])
+def test_all_channels_are_those_of_the_host(hw: tuple[int, int], name: str) -> None:
+    gaze = GazeTrack(np.array([0.0, 0.1]), np.array([[0.5, 0.5], [0.3, 0.6]], np.float32))
+    host = Pipeline(SETTINGS, _provider(), QUERIES["colour"], gaze=gaze)
+    device = on_device(SETTINGS, _provider(), QUERIES["colour"], gaze=gaze, device=_WithHostFlow(name))
+    for frame in moving_square(4, hw, start_xy=(40, 5), step_xy=(5, 2), side=80):
+        one, other = host.step(frame), device.step(frame)
+        for pipeline in (host, device):
+            pipeline.attend(one.relevance)
+    off = (other.texture.dense().cpu() - one.texture.dense()).abs().flatten(1)
+    assert other.texture.dense().device.type == name
+    for channel, planes in zip(CHANNELS, off, strict=True):
+        if channel.interpolation == "nearest" or channel.name == "centroid_distance":
+            # A place that lies half-way between two goes to either.
+            assert (planes > 0.01).float().mean() < 0.01, channel.name
+        else:
+            # OpenCV rounds to bytes, and carries more than four channels at a time in steps of 1/32 pixel.
+            assert planes.mean() < 0.006 and planes.quantile(0.99) < 0.12, channel.name
 
 
 @pytest.mark.parametrize("name", DEVICES)
