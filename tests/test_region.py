@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.motion.flow import DisFlow, Flow, FlowInput
 from arr_stream.motion.region import Region
+from arr_stream.texture.pixels import guided
 from arr_stream.types import ByteArray, FloatArray, Frame
 
 HEIGHT, WIDTH = 120, 216
@@ -175,3 +177,16 @@ def test_any_size_and_any_motion_give_numbers_in_range(
         relevance = each.relevance()
         assert relevance.shape == (height, width) and relevance.dtype == np.float32
         assert np.isfinite(relevance).all() and relevance.min() >= 0 and relevance.max() <= 1
+
+
+@pytest.mark.parametrize("right", [(230, 230, 230), (25, 150, 25), (75, 25, 25)])
+def test_a_border_that_lies_beside_a_change_of_colour_is_brought_to_it(right: tuple[int, int, int]) -> None:
+    picture = np.full((40, 60, 3), 25, np.uint8)
+    picture[:, 30:] = right
+    beside = np.zeros((40, 60), np.float32)
+    beside[:, 32:] = 1
+    beside = cv2.GaussianBlur(beside, (5, 5), 0)
+    found = guided(beside, picture, side_px=5, least=6.5)
+    assert (beside[:, 30:32] < 0.5).all()
+    # The columns between the two borders belong to the right half by their colour.
+    assert (found[:, 30:32] > 0.5).all() and (found[:, :28] < 0.5).all()

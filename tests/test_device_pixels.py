@@ -1,4 +1,4 @@
-"""Flow, carrying and the camera on a device equal the path through OpenCV and numpy.
+"""Operations on a device equal those of the host, to the rounding of 8-bit pictures.
 
 Tolerances: OpenCV keeps grey pictures in whole levels (a residual of 0.15 at most, 0.02 on average, comes from that)
 and places samples to 1/32 px unless there are 1, 3 or 4 channels; all else agrees to rounding.
@@ -10,14 +10,94 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import arr_stream.gpu.pixels  # noqa: F401  tensors need what it registers
+from arr_stream.gpu.pixels import nearest_distance
 from arr_stream.motion.camera import camera_flow, independent_motion, visible_structure
 from arr_stream.motion.carry import carry, compose
 from arr_stream.motion.flow import Flow, checked_flow
-from arr_stream.types import ByteArray
+from arr_stream.texture.pictures import Pictures, full_picture
+from arr_stream.texture.pixels import guided, picture_planes
+from arr_stream.types import ByteArray, Frame, Grid
+from benchmarks.scenes.shapes import make_scene
 from tests.contracts.test_flow import texture
 from tests.device_checks import DEVICES
+from tests.scenes import background, moving_square
+
+REDUCED = ("half", "grey", "quarter", "quarter_grey", "eighth", "eighth_grey")
+
+
+def pictures() -> dict[str, ByteArray]:
+    """Scenes whose sides are halved exactly, and odd ones."""
+    return {
+        "square": moving_square(1)[0].rgb,
+        "toy": make_scene(np.random.default_rng(5), (448, 256)).rgb,
+        "plain": make_scene(np.random.default_rng(6), (320, 192), plain=True).rgb,
+        "large": cv2.resize(make_scene(np.random.default_rng(7), (640, 360)).rgb, (1920, 1088)),
+        "odd": make_scene(np.random.default_rng(8), (427, 239)).rgb,
+        "wide": background((91, 733)),
+        "one cell": make_scene(np.random.default_rng(9), (29, 35), diameter_px=(8, 20)).rgb,
+    }
+
+
+PICTURES = pictures()
+EXACT = ("square", "toy", "plain", "large")
+"""Their sides are whole cells, so that every reduction is by two."""
+
+
+def both(rgb: ByteArray, device: str, max_pixels: int = 1 << 62) -> tuple[Pictures, Pictures]:
+    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]), max_pixels=max_pixels)
+    return Pictures(Frame(0, 0.0, rgb), grid), Pictures(torch.from_numpy(rgb).to(device), grid)
+
+
+def as_planes(picture: ByteArray) -> np.ndarray:
+    return np.moveaxis(picture, 2, 0) if picture.ndim == 3 else picture
+
+
+def differences(there: torch.Tensor, here: np.ndarray) -> np.ndarray:
+    assert there.shape == here.shape
+    return np.abs(there.cpu().numpy().astype(np.float64) - here)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("size", REDUCED)
+def test_reduced_pictures_are_those_of_the_cpu(name: str, size: str, device: str) -> None:
+    here, there = both(PICTURES[name], device)
+    picture = getattr(there, size)
+    planes = picture_planes(picture) if picture.ndim == 3 else picture
+    off = differences(planes, as_planes(getattr(here, size)))
+    if name in EXACT:
+        assert off.max() == 0
+    else:
+        # OpenCV interpolates in fixed point of 11 bits.
+        assert off.max() <= 1
+        assert off.mean() < 0.2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("max_pixels", [200_000, 500_000])
+def test_a_frame_larger_than_the_texture_is_brought_down_to_it(max_pixels: int, device: str) -> None:
+    here, there = both(PICTURES["large"], device, max_pixels)
+    width, height = there.grid.texture_wh
+    full = full_picture(there.rgb, (width, height))
+    assert full.shape == (3, height, width) and full.dtype == torch.uint8
+    assert differences(full, as_planes(full_picture(here.rgb, (width, height)))).max() <= 1
+    assert differences(there.eighth, as_planes(here.eighth)).mean() < 0.2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([0.0, 0.01, 0.1, 0.6]), st.integers(0, 1 << 30))
+def test_distances_are_to_the_nearest_edge(height: int, width: int, share: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    edges = rng.random((height, width)) < share
+    edges[rng.integers(height), rng.integers(width)] = True
+    rows, columns = np.nonzero(edges)
+    y, x = np.mgrid[:height, :width]
+    true = np.sqrt((y[..., None] - rows) ** 2 + (x[..., None] - columns) ** 2).min(axis=2)
+    np.testing.assert_allclose(nearest_distance(torch.from_numpy(edges)).numpy(), true, atol=1e-4)
+
 
 SIZES = [(90, 120), (31, 47), (2, 40), (64, 3)]
 sized = pytest.mark.parametrize("hw", SIZES)
@@ -110,3 +190,13 @@ def test_camera(hw: tuple[int, int], device: str, step: int) -> None:
     assert np.abs(structure.cpu().numpy() - theirs_seen).max() < 1e-5
     motion = independent_motion(given_px, torch.from_numpy(theirs).to(device), structure).cpu().numpy()
     assert np.abs(motion - independent_motion(offset_px, theirs, theirs_seen)).max() < 1e-4
+
+
+def test_the_guided_filter() -> None:
+    rng = np.random.default_rng(0)
+    picture, mask = rng.integers(0, 256, (32, 48, 3), np.uint8), rng.random((32, 48), np.float32)
+    expected = guided(mask, picture, 5, 6.5)
+    found = guided(torch.from_numpy(mask), torch.from_numpy(picture).permute(2, 0, 1).float(), 5, 6.5)
+    # Half-size pictures are rounded on the host.
+    assert found.numpy() == pytest.approx(expected, abs=0.02)
+    assert expected.min() >= 0 and expected.max() <= 1
