@@ -229,7 +229,7 @@ def test_bench_reports_ratios(run: Run, clip: Path) -> None:
     counts = {kind: timing["count"] for kind, timing in report["stages"]["keyframe"].items()}
     assert counts == {"between": 6, "keyframe": 1}, "the first keyframe's parts arrive after the warm-up"
     assert 0.1 < report["start"]["seconds"] < 60 and report["start"]["memory_mb"] > 20
-    assert set(report["baselines"]) >= {"decode", "decode and encode", "process"}
+    assert set(report["baselines"]) >= {"decode and encode", "process"}
     assert all(value > 0 for value in report["ratios"].values())
 
 

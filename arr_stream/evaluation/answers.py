@@ -188,7 +188,7 @@ def _ask(
 ) -> Outcome | None:
     """Return the outcome; None if it was stopped."""
     session = new_session("video" if asked.video else "image")
-    prompt = asked.text
+    prompt = asked.question
     if asked.options and (tell_options or not isinstance(session, Weighs)):
         prompt = f"{prompt} Answer with one of these and nothing else: {', '.join(asked.options)}."
     choosing_ms = answering_ms = 0.0
@@ -218,11 +218,11 @@ def _ask(
         session.close()
     return Outcome(
         line=asked.line,
-        kind=asked.kind,
-        question=asked.text,
+        kind=asked.kind or "",
+        question=asked.question,
         budget=budget,
         tokens=answer.visual_tokens,
-        right=picked in asked.answers if picked is not None else asked.is_right(answer.text),
+        right=picked in asked.answer if picked is not None else asked.is_right(answer.text),
         said=answer.text.strip(),
         picked=picked,
         choosing_ms=choosing_ms,

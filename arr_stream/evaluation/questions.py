@@ -8,11 +8,12 @@ Paths are relative to the file's folder. Invalid lines are reported by number an
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from arr_stream.errors import ArrStreamError, EvaluationDataError
 from arr_stream.relevance.query import TextQuery, parse_text
@@ -30,33 +31,41 @@ _COUNTS = (
 _DIGITS = {word: str(number) for number, word in enumerate(_COUNTS.split())}
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Question about a picture or a video.
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
-    Args:
-        line: Its line number in the file, from 1.
-        source: The file, or for a video also a folder of its frames.
-        video: Show it as a video instead of a picture.
-        text: The question.
-        options: The possible answers; empty for a question to answer in words.
-        answers: The right ones; one or more of the options, if there are any.
-        kind: Group for the counts.
-        queries: The queries for the pipeline.
+
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Texts = Annotated[tuple[_Text, ...], BeforeValidator(_listed)]
+
+
+class Question(BaseModel):
+    """Question about a picture or a video: a line of the file, with its number and the path of the media.
+
+    `options` are the possible answers, empty for a question to answer in words; `answer` the right ones, among the
+    options if there are any; `kind` the group for the counts; `query` the queries, if not what the question names.
     """
 
-    line: int
-    source: Path
-    video: bool
-    text: str
-    options: tuple[str, ...]
-    answers: tuple[str, ...]
-    kind: str
-    queries: tuple[TextQuery, ...]
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    picture: _Text | None = None
+    video: _Text | None = None
+    question: _Text
+    options: _Texts = ()
+    answer: Annotated[_Texts, Field(min_length=1)]
+    kind: _Text | None = None
+    query: _Texts = ()
+    line: int = 0
+    source: Path = Path()
+
+    @property
+    def queries(self) -> tuple[TextQuery, ...]:
+        """The queries for the pipeline."""
+        return tuple(parse_text(query) for query in self.query or sought(self.question))
 
     def is_right(self, said: str) -> bool:
         """Return whether these words are one of the answers; see `folded_answer`."""
-        return folded_answer(said) in {folded_answer(answer) for answer in self.answers}
+        return folded_answer(said) in {folded_answer(answer) for answer in self.answer}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,47 +121,22 @@ def _question(line: bytes, number: int, folder: Path) -> Question:
         EvaluationDataError, QueryError, InvalidSetting: The line is invalid; the message states the expected form.
     """
     try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as exc:  # Invalid UTF-8 is a ValueError too.
-        raise EvaluationDataError(f"expected one JSON object, found invalid JSON: {exc}") from exc
-    if not isinstance(fields, dict):
-        raise EvaluationDataError(f"expected one JSON object, found {json.dumps(fields)}")
-    (text,) = _texts(fields, "question", most=1)
-    options, answers = _texts(fields, "options", least=0), _texts(fields, "answer")
+        asked = Question.model_validate_json(line)
+    except ValidationError as exc:
+        error = exc.errors(include_url=False)[0]
+        field = f"`{error['loc'][0]}`" if error["loc"] else "the line"
+        raise EvaluationDataError(f"{field} is no text or list of texts: {error['msg']}") from exc
+    options, wrong = asked.options, [answer for answer in asked.answer if answer not in asked.options]
     if len(set(options)) < len(options) or len(options) == 1:
-        raise EvaluationDataError(f"expected `options` that differ, two or more, found {json.dumps(options)}")
-    if options and not set(answers) <= set(options):
-        raise EvaluationDataError(f"expected `answer` among the options {json.dumps(options)}, found {answers[0]!r}")
-    kinds, queries = _texts(fields, "kind", least=0, most=1), _texts(fields, "query", least=0)
-    source, video = _media(fields, folder)
-    looked_for = tuple(parse_text(query) for query in queries or sought(text))
-    return Question(number, source, video, text, options, answers, kinds[0] if kinds else "", looked_for)
-
-
-def _media(fields: Mapping[str, Any], folder: Path) -> tuple[Path, bool]:
-    """Return the question's file, and whether it is a video."""
-    named = [name for name in ("picture", "video") if fields.get(name) is not None]
-    if len(named) != 1:
-        raise EvaluationDataError(f"expected `picture` or `video`, found {' and '.join(named) or 'neither'}")
-    video = named == ["video"]
-    path = folder / _texts(fields, named[0], most=1)[0]
-    try:
-        there = path.is_file() or (video and path.is_dir())
-    except (OSError, ValueError):  # a name that no file can have
-        there = False
-    if not there:
-        raise EvaluationDataError(f"expected a {named[0]} at {path}, found none")
-    return path, video
-
-
-def _texts(fields: Mapping[str, Any], name: str, *, least: int = 1, most: int | None = None) -> tuple[str, ...]:
-    """Return a text, a number or a list of them as texts, stripped of surrounding whitespace."""
-    value = fields.get(name)
-    each = value if isinstance(value, list) else [] if value is None else [value]
-    texts = [str(part).strip() for part in each if isinstance(part, str | int | float) and not isinstance(part, bool)]
-    # Half a surrogate pair is valid JSON, but not valid text.
-    whole = len(texts) == len(each) and all(text and text == text.encode("utf-8", "replace").decode() for text in texts)
-    if not whole or len(texts) < least or (most is not None and len(texts) > most):
-        what = "a text" if most == 1 else "a text or a list of texts"
-        raise EvaluationDataError(f"expected {what} as `{name}`, found {json.dumps(value)}")
-    return tuple(texts)
+        raise EvaluationDataError(f"expected `options` that differ, two or more, found {', '.join(options)}")
+    if options and wrong:
+        raise EvaluationDataError(f"expected `answer` among the options {', '.join(options)}, found {wrong[0]!r}")
+    if (asked.picture is None) == (asked.video is None):
+        raise EvaluationDataError("expected either `picture` or `video`")
+    source = folder / (asked.picture or asked.video or "")
+    # Other than `Path.is_file`, these take names that no file can have.
+    if not (os.path.isfile(source) or (asked.video and os.path.isdir(source))):  # noqa: PTH112, PTH113
+        raise EvaluationDataError(f"expected a {'video' if asked.video else 'picture'} at {source}, found none")
+    asked = asked.model_copy(update={"line": number, "source": source})
+    _ = asked.queries  # refuses texts that are too long
+    return asked

@@ -10,11 +10,12 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import cv2
 import numpy as np
@@ -23,7 +24,7 @@ from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, pays_for_keyframe, total_ms
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import MeasurementFailed, NothingInRange
-from arr_stream.evaluation.tables import Report, ResultTable, short
+from arr_stream.evaluation.tables import Report, ResultTable, plain, short
 from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeProvider
@@ -78,9 +79,7 @@ class BenchReport(Report):
         between, keyframes: Timing of whole frames between keyframes, and of keyframes.
         baselines: Timing of the same frames without arr-stream.
         amortised_ms: Mean of all frames, including keyframes and frames that wait for one.
-        delay: Number of frames processed while a keyframe is made.
         start: Time to the first frame.
-        ratios: The main ratios.
     """
 
     source: str
@@ -92,9 +91,19 @@ class BenchReport(Report):
     keyframes: Timing
     baselines: dict[str, Timing]
     amortised_ms: float
-    delay: int
     start: Start
-    ratios: dict[str, float]
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        medians = {name: timing.median for name, timing in self.baselines.items()}
+        return {
+            "frame between keyframes / flow alone": self.between.median / medians[_FLOW_ALONE],
+            "full generation / amortised": medians[_FULL] / self.amortised_ms,
+            "process / decode and encode": medians["process"] / medians["decode and encode"],
+        }
+
+    def facts(self) -> Mapping[str, Any]:
+        return {**plain(self), "ratios": self.ratios}
 
     @property
     def tables(self) -> tuple[ResultTable, ...]:
@@ -105,15 +114,15 @@ class BenchReport(Report):
             (name, t.median, t.p95, t.p99, k.median if k.count else None)
             for name, t, k in (*kinds, ("all of perception", self.between, self.keyframes))
         ]
-        beside = f"a keyframe is made beside {self.delay} frames" if self.delay else "keyframes are made in step"
         memory = "" if self.start.memory_mb is None else f", {self.start.memory_mb:.0f} MB"
         others = [(name, short(t.median), short(t.p95), short(t.p99)) for name, t in self.baselines.items()]
+        ratios = tuple((name, short(value)) for name, value in self.ratios.items())
         return (
             ResultTable(
                 f"{self.source}, {width}x{height}, {self.frames} frames: ms a frame",
                 ("stage", "median", "p95", "p99", "with keyframe, median"),
                 tuple(rows),
-                f"Amortised: {self.amortised_ms:.2f} ms = total of all frames / frames; {beside}, every "
+                f"Amortised: {self.amortised_ms:.2f} ms = total of all frames / frames, with a keyframe every "
                 f"{self.interval} frames or sooner. With keyframe: frames that take in its parts or wait for them; the "
                 "other columns are without these. OpenCV works on one thread, as in `process`. "
                 f"From the command to the first frame done: {self.start.seconds:.2f} s{memory}.",
@@ -122,7 +131,7 @@ class BenchReport(Report):
             ResultTable(
                 "The same frames without arr-stream", ("what", "median", "p95", "p99"), tuple(others), digits=2
             ),
-            ResultTable.of_ratios(self.ratios),
+            ResultTable("Ratios", ("what", "times"), ratios, digits=2),
         )
 
 
@@ -178,7 +187,7 @@ class _Bench:
         self._starts: list[Start] = []
         self._patches: list[PatchSet] = []
         self._milliseconds: dict[str, list[float]] = {
-            name: [] for name in ("decode", "decode and encode", "process", _FLOW_ALONE, _FULL)
+            name: [] for name in ("decode and encode", "process", _FLOW_ALONE, _FULL)
         }
 
     def _open(self) -> Source:
@@ -190,8 +199,8 @@ class _Bench:
         )
 
     def _pipeline(self, settings: Settings, provider: KeyframeProvider) -> Pipeline:
-        models, clock = self._models, time.perf_counter
-        return Pipeline(settings, provider, self._queries, encoder=models.encoder, pca=models.pca, clock=clock)
+        encoder, pca = self._models.encoder, self._models.pca
+        return Pipeline(settings, provider, self._queries, encoder=encoder, pca=pca, clock=time.perf_counter)
 
     def start(self) -> None:
         """Time one run of the command, to its first frame."""
@@ -244,7 +253,6 @@ class _Bench:
     def end_to_end(self) -> None:
         """Time whole passes over the file: decoding, decoding and encoding, and `process` as users run it."""
         with tempfile.TemporaryDirectory(prefix="arr-stream-bench-") as folder:
-            self._timed("decode", self._decode)
             self._timed("decode and encode", lambda: self._encode(Path(folder) / "plain.mp4"))
             stream = Stream(self._open(), self._settings, self._queries)
             self._timed("process", lambda: self._process(stream, Path(folder) / "annotated.mp4"))
@@ -253,10 +261,6 @@ class _Bench:
         start = time.perf_counter()
         count = work()
         self._milliseconds[name].append((time.perf_counter() - start) * 1e3 / count)
-
-    def _decode(self) -> int:
-        with self._open() as source:
-            return sum(1 for _ in source.frames())
 
     def _encode(self, out: Path) -> int:
         """Decode to RGB and encode at the same quality, without drawing, on the encoder's default number of threads."""
@@ -281,7 +285,7 @@ class _Bench:
         return result.frames
 
     def report(self) -> BenchReport:
-        patches, keyframes = self._patches, self._settings.keyframes
+        patches = self._patches
         kinds: dict[str, list[PatchSet]] = {"between": [], "keyframe": []}
         for before, after in zip([patches[0], *patches], patches, strict=False):
             # Where a new round begins, the frame before is not that of the stream.
@@ -289,29 +293,21 @@ class _Bench:
             kinds["keyframe" if pays_for_keyframe(after, parts_before) else "between"].append(after)
         totals = {kind: [total_ms(p.latency_ms) for p in found] for kind, found in kinds.items()}
         baselines = {name: Timing.of(values) for name, values in self._milliseconds.items()}
-        between, full = Timing.of(totals["between"]), baselines[_FULL]
-        amortised = Timing.of([total_ms(p.latency_ms) for p in patches]).mean
         memory = [start.memory_mb for start in self._starts if start.memory_mb is not None]
         return BenchReport(
             source=str(self._path),
             size_wh=self._frames[0].size_wh,
             frames=len(self._frames),
-            interval=keyframes.interval,
+            interval=self._settings.keyframes.interval,
             stages={
                 stage: {kind: Timing.of([p.latency_ms[stage] for p in found]) for kind, found in kinds.items()}
                 for stage in patches[0].latency_ms
             },
-            between=between,
-            keyframes=Timing.of(totals["keyframe"] or [full.median]),
+            between=Timing.of(totals["between"]),
+            keyframes=Timing.of(totals["keyframe"] or [baselines[_FULL].median]),
             baselines=baselines,
-            amortised_ms=amortised,
-            delay=keyframes.frames_beside,
+            amortised_ms=Timing.of([*totals["between"], *totals["keyframe"]]).mean,
             start=Start(median(start.seconds for start in self._starts), median(memory) if memory else None),
-            ratios={
-                "frame between keyframes / flow alone": between.median / baselines[_FLOW_ALONE].median,
-                "full generation / amortised": full.median / amortised,
-                "process / decode and encode": baselines["process"].median / baselines["decode and encode"].median,
-            },
         )
 
 

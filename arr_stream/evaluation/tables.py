@@ -70,11 +70,6 @@ class ResultTable:
         }
 
     @classmethod
-    def of_ratios(cls, ratios: Mapping[str, float]) -> ResultTable:
-        """Return a table of ratios by name."""
-        return cls("Ratios", ("what", "times"), tuple((name, short(value)) for name, value in ratios.items()), digits=2)
-
-    @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ResultTable:
         return cls(
             values["title"],
