@@ -99,9 +99,8 @@ def select_cells(
         saliency = to_numpy(texture.cells([CHANNEL_INDEX["saliency"]])[0]).ravel()
         regions = _regions(texture, settings, tokens, asked, saliency)
         evidence = relevance, values.figure, values.change
-        passed = score_cascaded(texture, regions, *evidence, weights, tokens=tokens, skip=skip)
-        scores, cells_scored = passed.scores, passed.count
-        allowed = eligible & passed.looked_at.reshape(eligible.shape)
+        scores, looked_at, cells_scored = score_cascaded(texture, regions, *evidence, weights, tokens=tokens, skip=skip)
+        allowed = eligible & looked_at.reshape(eligible.shape)
     else:
         saliency = scores.saliency
         if settings.strategy != "topk":
