@@ -124,7 +124,7 @@ def canonical(
     atlas = build_atlas(division, relevance, saliency)
     member = divide(atlas.regions.member.reshape(atlas.regions.hw), atlas.importance, regions, each)
     order = np.argsort(-build_atlas(member, relevance, saliency).importance, kind="stable")
-    by_rank = regions_of_cells(np.argsort(order)[member])
+    by_rank = regions_of_cells(np.argsort(order)[member].astype(np.int32))
     return lay_out(by_rank, np.minimum(each, by_rank.sizes))
 
 
