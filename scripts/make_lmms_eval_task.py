@@ -69,7 +69,7 @@ def make_task(
         folder: Made if need be; files of the same names are replaced.
         questions: How many, six of a picture.
         seed: Of the pictures.
-        purpose: Whose photographs lie behind things.
+        purpose: Set of photographs behind the things.
         cells: Columns and rows of 32 pixels of a picture.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def make_task(
         story = picture_story(rng, (cells[0] * 32, cells[1] * 32), (2, 6), purpose=purpose)
         name, number = f"{number:03d}.png", number + 1
         Image.fromarray(story.frames[0]).save(folder / name)
-        for asked in drawn(story, rng, min(EACH, questions - len(lines)), held_out=purpose != "training"):
+        for asked in drawn(story, rng, min(EACH, questions - len(lines))):
             fields = {"picture": name, "question": asked.question, "answer": asked.answer}
             lines.append(json.dumps(fields | {"options": sorted(asked.options), "kind": asked.kind}))
     data = folder.resolve() / FILE_NAME
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--questions", type=int, default=12, metavar="N", help="how many (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the scenes (%(default)s)")
-    parser.add_argument("--purpose", choices=get_args(Purpose), default="reporting", help="whose photographs and words")
+    parser.add_argument("--purpose", choices=get_args(Purpose), default="reporting", help="set of photographs")
     given = parser.parse_args()
     make_task(given.folder, questions=given.questions, seed=given.seed, purpose=given.purpose)
     print(f"wrote {given.folder}")

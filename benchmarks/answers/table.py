@@ -161,7 +161,7 @@ def measure(
         pictures, clips, crowded: How many.
         shares: Of the tokens.
         each: Questions of a story, at most.
-        purpose: Whose stories and wordings; those of training are of no use but to see what was learned by heart.
+        purpose: Set of photographs behind the things.
         progress: Told how far it is.
 
     Raises:
@@ -177,7 +177,7 @@ def measure(
             progress(f"{media}, {number + 1} of {count}")
             rng = np.random.default_rng([_SEED, 1 if media == "pictures" else 3, number])
             story = _picture(media, number, rng, purpose)
-            asked = drawn(story, rng, each, held_out=purpose != "training")
+            asked = drawn(story, rng, each)
             assert choosers is not None
             for share in shares:
                 tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
@@ -188,7 +188,7 @@ def measure(
         rng = np.random.default_rng([_SEED, 2, number])
         size_wh = CLIP_SIZE[0] * 32, CLIP_SIZE[1] * 32
         story = clip_story(rng, size_wh, 2 * CLIP_SECONDS * EACH, (2, 4), purpose=purpose, each=EACH)
-        asked = drawn(story, rng, each, held_out=purpose != "training")
+        asked = drawn(story, rng, each)
         for share in shares:
             tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
             outcomes += _answered(number, "clips", share, choices(story, asked, tokens, watcher), watcher)
@@ -206,9 +206,9 @@ def _picture(media: str, number: int, rng: np.random.Generator, purpose: Purpose
     return picture_story(rng, size_wh, (8, columns * rows // 16), purpose=purpose, diameter_px=CROWD_PX)
 
 
-def drawn(story: Story, rng: np.random.Generator, count: int, *, held_out: bool) -> list[Asked]:
+def drawn(story: Story, rng: np.random.Generator, count: int) -> list[Asked]:
     """Draw `count` questions, about equally many of each kind."""
-    asked = questions(story, rng, held_out=held_out)
+    asked = questions(story, rng)
     order = [asked[int(k)] for k in rng.permutation(len(asked))]
     by_kind: dict[str, list[Asked]] = {}
     for one in order:

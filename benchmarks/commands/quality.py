@@ -38,7 +38,6 @@ Tokens = Annotated[list[int] | None, typer.Option("--budget", min=1, help="Token
 class Purpose(StrEnum):
     reporting = "reporting"
     tuning = "tuning"
-    training = "training"
 
 
 class Kind(StrEnum):
@@ -99,7 +98,7 @@ def answers(
         list[str] | None,
         typer.Option(help="Another way of ours: 'NAME KEY=VALUE ...', such as 'prune vlm.mode=prune'."),
     ] = None,
-    purpose: Annotated[Purpose, typer.Option(help="Scenes and wordings of which set.")] = Purpose.reporting,
+    purpose: Annotated[Purpose, typer.Option(help="Set of photographs behind the things.")] = Purpose.reporting,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
     preset: Preset = None,
     overrides: Overrides = None,

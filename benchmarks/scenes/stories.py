@@ -33,11 +33,10 @@ from benchmarks.scenes.shapes import (
     random_plan,
 )
 
-Purpose = Literal["training", "tuning", "reporting"]
+Purpose = Literal["tuning", "reporting"]
 Way = Literal["left", "right", "up", "down"]
 
 SCENERIES: dict[Purpose, tuple[str, ...]] = {
-    "training": ("coffee", "rocket", "gravel", "brick", "camera", "coins", "moon", "motorcycle_left"),
     "tuning": ("hubble_deep_field", "page"),
     "reporting": ("astronaut", "chelsea", "grass"),
 }
@@ -167,7 +166,7 @@ def picture_story(
     size_wh: tuple[int, int],
     things: tuple[int, int] = (1, 6),
     *,
-    purpose: Purpose = "training",
+    purpose: Purpose = "reporting",
     diameter_px: tuple[float, float] = (36.0, 140.0),
     signs: float = 0.3,
 ) -> Story:
@@ -181,7 +180,7 @@ def clip_story(
     frames: int,
     things: tuple[int, int] = (2, 5),
     *,
-    purpose: Purpose = "training",
+    purpose: Purpose = "reporting",
     diameter_px: tuple[float, float] = (36.0, 110.0),
     each: int = 1,
     events: bool = False,

@@ -294,7 +294,7 @@ def _questions(server: VllmServer, way: str, clips: int, progress: Callable[[str
         rng = np.random.default_rng([_SEED, number])
         size_wh = CLIP_SIZE[0] * 32, CLIP_SIZE[1] * 32
         story = clip_story(rng, size_wh, 2 * CLIP_SECONDS * _EACH, (2, 4), purpose="reporting", each=_EACH)
-        for one in drawn(story, rng, 6, held_out=True):
+        for one in drawn(story, rng, 6):
             if way == OURS:
                 yield _watched(server, story, one.question, one.answer)
                 continue

@@ -1,1 +1,0 @@
-"""Parts of `train_tiny_qwen3_vl.py`."""
