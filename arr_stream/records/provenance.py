@@ -202,7 +202,6 @@ def _asked(query: Query) -> Asked:
 
 
 def _pictures(folder: Path | None, name: str) -> list[Path]:
-    from arr_stream.sources.locate import local_spec, pictures_in, pictures_matching
+    from arr_stream.sources.locate import local_spec, pictures_of
 
-    pictures, _ = pictures_in(folder) if folder is not None else pictures_matching(local_spec(name))
-    return pictures
+    return pictures_of(local_spec(name) if folder is None else str(folder))[0]

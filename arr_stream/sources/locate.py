@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import glob
 import re
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -92,17 +91,14 @@ def files_of(spec: str | Path) -> Files:
     """Find the files to read.
 
     Raises:
-        SourceError: See `local_spec`, `pictures_in`, `pictures_matching` and `require_file`.
+        SourceError: See `local_spec`, `pictures_of` and `require_file`.
         BackendUnavailable: It is HEIF, and the package that reads it is not installed.
     """
     text = local_spec(spec)
     path, name = Path(text), public_name(str(spec))
-    if path.is_dir():
-        pictures, left_out = pictures_in(path)
-        return Files(pictures, path, True, left_out)
-    if is_glob(text):
-        pictures, left_out = pictures_matching(text)
-        return Files(pictures, None, True, left_out)
+    if path.is_dir() or is_glob(text):
+        pictures, left_out = pictures_of(text)
+        return Files(pictures, path if path.is_dir() else None, True, left_out)
     require_file(path, name)
     content = content_of(path)
     if content == "heif":
@@ -152,50 +148,30 @@ def is_picture(path: Path) -> bool:
     return content == "picture" or (content == "heif" and find_spec("pillow_heif") is not None)
 
 
-def pictures_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the pictures of a folder, frame2 before frame10, without those of subfolders, and its other files.
+def pictures_of(spec: str) -> tuple[list[Path], list[Path]]:
+    """Return the pictures of a folder or glob, frame2 before frame10, and its other files.
 
-    Hidden files do not count.
+    Subfolders and hidden files of a folder do not count; `**` in a glob includes subfolders.
 
     Raises:
-        NoImages: The folder holds none.
+        NoImages: There are none.
     """
     try:
-        found = [path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file()]
+        is_folder = Path(spec).is_dir()
+        # Path.glob takes no absolute pattern.
+        found = Path(spec).iterdir() if is_folder else map(Path, glob.glob(spec, recursive=True))  # noqa: PTH207
+        files = [path for path in found if path.is_file() and not (is_folder and path.name.startswith("."))]
     except OSError as exc:
-        raise NoImages(f"{folder}: cannot be listed: {exc.strerror}", remedy="check its permissions") from exc
-    pictures, others = _parted(found)
+        raise NoImages(f"{spec}: cannot be listed: {exc.strerror}", remedy="check its permissions") from exc
+    pictures = sorted(filter(is_picture, files), key=natural_key)
+    others = sorted(set(files).difference(pictures), key=natural_key)
     if not pictures:
-        remedy = (
-            "give a folder with JPEG, PNG, WebP, AVIF, BMP or TIFF files, or a video; `batch` takes folders of videos"
-        )
+        remedy = "JPEG, PNG, WebP, AVIF, BMP and TIFF are pictures; `batch` takes folders of videos"
         if any(content_of(path) == "heif" for path in others):
             remedy = f"{remedy_for('heif')} reads HEIF"
-        raise NoImages(f"{folder}: a folder without pictures", remedy=remedy)
+        what = "a folder without pictures" if is_folder else "matches no picture"
+        raise NoImages(f"{spec}: {what}", remedy=remedy)
     return pictures, others
-
-
-def pictures_matching(pattern: str) -> tuple[list[Path], list[Path]]:
-    """Return the pictures that a glob matches (`**` includes subfolders), frame2 before frame10, and its other files.
-
-    Raises:
-        NoImages: The glob matches none.
-    """
-    # Path.glob takes no absolute pattern.
-    found = [Path(match) for match in glob.glob(pattern, recursive=True)]  # noqa: PTH207
-    pictures, others = _parted(path for path in found if path.is_file())
-    if not pictures:
-        what = f"matches {len(found)} files, but no picture" if found else "matches nothing"
-        raise NoImages(f"{pattern}: {what}", remedy="a glob names pictures, such as 'frames/*.jpg'")
-    return pictures, others
-
-
-def _parted(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Sort files into pictures and others."""
-    parts: tuple[list[Path], list[Path]] = ([], [])
-    for path in sorted(files, key=natural_key):
-        parts[0 if is_picture(path) else 1].append(path)
-    return parts
 
 
 def natural_key(path: Path) -> list[tuple[int, int, str]]:

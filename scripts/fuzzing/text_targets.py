@@ -153,7 +153,7 @@ def _open_rules(scratch: Path) -> Run:
 def _open_addresses(scratch: Path) -> Run:
     from arr_stream.plain_text import redact_url
     from arr_stream.sources.live.spec import hidden, is_live_spec, parse_spec
-    from arr_stream.sources.locate import is_glob, local_spec, natural_key, pictures_matching, require_file
+    from arr_stream.sources.locate import is_glob, local_spec, natural_key, pictures_of, require_file
     from arr_stream.web.access import AllowedSources
 
     folder = scratch / "allowed"
@@ -176,7 +176,7 @@ def _open_addresses(scratch: Path) -> Run:
         searched = path is not None and is_glob(path) and text.count("*") < 3
         if searched and not text.startswith(("/", "~")) and ".." not in text:
             # Below a folder that is not there: a pattern of the working folder may open what it matches.
-            _either(lambda: pictures_matching(f"nowhere/{text}"))
+            _either(lambda: pictures_of(f"nowhere/{text}"))
         return f"{parse_spec(text).family} live {is_live_spec(text)} allowed {found is not None}"
 
     return run
