@@ -74,20 +74,12 @@ def colour_of(picture: VideoFrame, untagged: Matrix = "auto") -> Colour:
     """
     if untagged == "auto":
         untagged = "bt709" if picture.width >= 1280 or picture.height >= 720 else "bt601"
-    is_yuv = _layout(picture.format.name).is_yuv
+    is_yuv = _is_yuv(picture.format)
     return _colour(picture.colorspace, picture.color_trc, picture.color_primaries, is_yuv, untagged)
 
 
-class _Layout(NamedTuple):
-    is_yuv: bool
-    has_alpha: bool
-
-
-@lru_cache(maxsize=64)
-def _layout(name: str) -> _Layout:
-    layout = VideoFormat(name)
-    has_alpha = layout.has_palette or any(component.is_alpha for component in layout.components)
-    return _Layout(len(layout.components) >= 3 and not layout.is_rgb and not layout.has_palette, has_alpha)
+def _is_yuv(layout: VideoFormat) -> bool:
+    return len(layout.components) >= 3 and not layout.is_rgb and not layout.has_palette
 
 
 def rgb_of(picture: VideoFrame, untagged: Matrix = "auto") -> ByteArray:
@@ -101,7 +93,7 @@ def rgb_of(picture: VideoFrame, untagged: Matrix = "auto") -> ByteArray:
         FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
     """
     colour = colour_of(picture, untagged)
-    if not _layout(picture.format.name).has_alpha:
+    if not (picture.format.has_palette or any(component.is_alpha for component in picture.format.components)):
         return _opaque(picture, colour)
     rgba = _converted(picture, colour, "rgba")
     if colour.done is not None:

@@ -205,10 +205,6 @@ def require_file(path: Path, name: str) -> None:
         raise SourceNotFound(f"{name}: a broken symbolic link", remedy="check its target")
     if not path.parent.is_dir():
         raise SourceNotFound(f"{name}: no such file, and no folder {path.parent}", remedy="check the path")
-    if "%" in path.name:
-        raise SourceNotFound(
-            f"{name}: no such file", remedy="number patterns are not read; give a glob such as '*.jpg'"
-        )
     try:
         names = [entry.name for entry in path.parent.iterdir()]
     except OSError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import math
 import socket
+from functools import partial
 from urllib.parse import urlsplit
 
 import av
@@ -55,7 +57,23 @@ _NEAR_END_SECONDS = 1.0
 def open_network(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:
     """Open the address once; see `open_live` for the errors."""
     _require_host(spec)
-    return _decoding(_open(spec, settings, interrupt), spec, settings, interrupt, stats)
+    container = _open(spec, settings, interrupt)
+    if not container.streams:
+        container.close()
+        raise NoVideoStream(f"{spec.name}: no video in this stream", remedy="give the address of a stream with video")
+    start_seconds = (container.start_time or 0) / av.time_base
+    end_seconds = start_seconds + container.duration / av.time_base if container.duration else math.inf
+    return Decoding(
+        container,
+        name=spec.name,
+        settings=settings,
+        interrupt=interrupt,
+        stats=stats,
+        problem=partial(_problem, spec),
+        ends=lambda last_seconds: last_seconds >= end_seconds - _NEAR_END_SECONDS,
+        # Files and playlists arrive as fast as the network allows, long parts at a time.
+        paced=bool(container.duration) or container.format.name == "hls",
+    )
 
 
 def _require_host(spec: LiveSpec) -> None:
@@ -118,42 +136,11 @@ def _options(spec: LiveSpec, settings: Settings) -> dict[str, str]:
     return options
 
 
-def _decoding(
-    container: InputContainer, spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats
-) -> Decoding:
-    if not container.streams:
-        container.close()
-        raise NoVideoStream(f"{spec.name}: no video in this stream", remedy="give the address of a stream with video")
-    duration_seconds = container.duration / av.time_base if container.duration else None
-
-    def ends(last_seconds: float) -> bool:
-        if duration_seconds is None:
-            return False
-        start_seconds = (container.start_time or 0) / av.time_base
-        return last_seconds - start_seconds >= duration_seconds - _NEAR_END_SECONDS
-
-    def problem(error: Exception) -> ArrStreamError:
-        if isinstance(error, EOFError):
-            return ConnectionFailed(f"{spec.name}: the stream has ended", remedy="check that the server still sends")
-        return _problem(spec, error)
-
-    # Files and playlists arrive as fast as the network allows, long parts at a time.
-    held_back = duration_seconds is not None or container.format.name == "hls"
-    return Decoding(
-        container,
-        name=spec.name,
-        settings=settings,
-        interrupt=interrupt,
-        stats=stats,
-        problem=problem,
-        ends=ends,
-        paced=held_back,
-    )
-
-
 def _problem(spec: LiveSpec, error: Exception) -> ArrStreamError:
     """Return the error for an address that cannot be opened or read."""
     name, number = spec.name, getattr(error, "errno", None)
+    if isinstance(error, EOFError):
+        return ConnectionFailed(f"{name}: the stream has ended", remedy="check that the server still sends")
     if isinstance(error, av.error.HTTPUnauthorizedError | av.error.HTTPForbiddenError):
         return AuthenticationFailed(
             f"{name}: the server refuses the user or password",
