@@ -9,16 +9,13 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from arr_stream.errors import ConsumerFailed
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import Frame
 
 EndReason = Literal["finished", "interrupted", "damaged", "failed"]
-
-UNREAD_SECONDS = 2.0
-"""Longest wait, after a request to stop, for a reader that takes no data."""
 
 _WAIT_SECONDS = 0.1
 _STUCK_SECONDS = 5.0
@@ -66,17 +63,6 @@ class Consumer(Protocol):
         ...
 
 
-@runtime_checkable
-class Waits(Protocol):
-    """Consumer that may wait for another program, such as the reader of a pipe.
-
-    Attributes:
-        stop: Set when the run is to end; a waiting `consume` then raises `KeyboardInterrupt`.
-    """
-
-    stop: threading.Event | None
-
-
 class BackgroundConsumer:
     """Consumer that forwards frames to another one in a thread, so that its work does not delay the selection.
 
@@ -91,6 +77,7 @@ class BackgroundConsumer:
 
     Attributes:
         dropped: Number of dropped frames.
+        stop: Set when the run is to end; a consumer that hangs is then abandoned.
     """
 
     def __init__(self, consumer: Consumer, depth: int = 3, *, drops_for: str | None = None) -> None:
@@ -100,7 +87,7 @@ class BackgroundConsumer:
         self._waiting: queue.Queue[tuple[Frame, PatchSet] | None] = queue.Queue(depth)
         self._error: BaseException | None = None
         self._closed = False
-        self._stop: threading.Event | None = None
+        self.stop: threading.Event | None = None
         self._told_seconds: float | None = None
         self._back_seconds = 0.0
         name = f"arr-stream-{type(consumer).__name__}"
@@ -113,17 +100,6 @@ class BackgroundConsumer:
         own = list(getattr(self.consumer, "notices", ()))
         missing = f"{self._drops_for}: frames dropped because the consumer was too slow: {self.dropped}"
         return [*own, missing] if self.dropped else own
-
-    @property
-    def stop(self) -> threading.Event | None:
-        """Event that is set when the run is to end."""
-        return self._stop
-
-    @stop.setter
-    def stop(self, stop: threading.Event | None) -> None:
-        self._stop = stop
-        if isinstance(self.consumer, Waits):
-            self.consumer.stop = stop
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Queue one frame, or drop it.
@@ -176,7 +152,7 @@ class BackgroundConsumer:
 
     def _stuck(self) -> bool:
         """Return whether the consumer has been on one frame for too long since the run was asked to stop."""
-        if self._stop is None or not self._stop.is_set():
+        if self.stop is None or not self.stop.is_set():
             return False
         now = time.monotonic()
         self._told_seconds = self._told_seconds or now

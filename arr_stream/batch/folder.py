@@ -27,6 +27,7 @@ from typing import Any
 from arr_stream.batch.job import Attempt, Done
 from arr_stream.errors import BatchBusy, BatchDiffers
 from arr_stream.files import writing, written_whole
+from arr_stream.records.line_file import LineFile
 
 RECORDS, VIDEO, REPORT, DONE = "records.jsonl", "annotated.mp4", "report", "done.json"
 
@@ -112,11 +113,10 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         with writing(path):
-            self._file = path.open("ab", buffering=0)
-            self._bytes = path.read_bytes().rfind(b"\n") + 1
-            self._file.truncate(self._bytes)
+            if path.exists():
+                os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        self._file = LineFile(path, "ab")
 
     def append(self, kind: str, /, **values: Any) -> None:
         """Write a line and wait until it is on disk.
@@ -125,18 +125,8 @@ class Journal:
             DiskFull, OutputUnwritable: It cannot be written; the lines before stay complete.
         """
         # Escape non-ASCII, since file names may hold undecodable bytes.
-        line = (json.dumps({"type": kind, "time": round(time.time(), 3), **values}) + "\n").encode()
-        with writing(self._path):
-            try:
-                rest = memoryview(line)
-                while rest:
-                    rest = rest[self._file.write(rest) :]
-                os.fsync(self._file.fileno())
-            except OSError:
-                with contextlib.suppress(OSError):
-                    self._file.truncate(self._bytes)
-                raise
-        self._bytes += len(line)
+        self._file.write((json.dumps({"type": kind, "time": round(time.time(), 3), **values}) + "\n").encode())
+        self._file.sync()
 
     def close(self) -> None:
         """Close the file; safe to call again."""

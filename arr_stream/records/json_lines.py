@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from arr_stream.consumer import Outcome
-from arr_stream.errors import EvaluationDataError, OutputUnwritable
+from arr_stream.errors import EvaluationDataError
 from arr_stream.files import prepare_output
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.line_file import LineFile
@@ -94,7 +93,6 @@ class Records:
         self.timings = timings
         self.frames = 0
         self._force = force
-        self.stop: threading.Event | None = None
         self._file: LineFile | None = None
         self._closed = False
         self._digest = Digest()
@@ -110,12 +108,11 @@ class Records:
         Raises:
             DiskFull: The disk is full; earlier lines stay whole.
             OutputUnwritable: The file cannot be written.
-            KeyboardInterrupt: The run was stopped while no reader took data from the pipe.
         """
         if self._closed:
             raise ValueError(f"{self.path}: closed, and given another frame")
         if self._file is None:
-            self._file = LineFile(self.path, force=self._force, stop=self.stop)
+            self._file = LineFile(self.path, "wb" if self._force else "xb")
             self._write_line(self._file, header_record(self.header))
         line, *answers = frame_lines(patches, self.header, timings=self.timings)
         self._write_line(self._file, line)
@@ -139,12 +136,6 @@ class Records:
         try:
             if not self._file.torn:
                 self._write_line(self._file, end_record(self.frames, outcome, self.digest))
-        except KeyboardInterrupt:
-            # The user who interrupted the run knows that there is no end line.
-            if outcome.reason != "interrupted":
-                raise OutputUnwritable(
-                    f"{self.path}: interrupted before its last line was read", remedy="read it to its end"
-                ) from None
         finally:
             self._file.close()
 

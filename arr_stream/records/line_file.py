@@ -1,62 +1,49 @@
-"""Lines passed to the system one by one, into a file or a pipe."""
+"""Lines passed to the system one by one."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import select
-import stat
 import sys
-import threading
-import time
 from pathlib import Path
+from typing import Literal
 
-from arr_stream.consumer import UNREAD_SECONDS
 from arr_stream.errors import ArrStreamError, OutputUnwritable
 from arr_stream.files import STANDARD_OUTPUT, make_parent, writing
-
-_SLICE_SECONDS = 0.05
-_NO_WAITING = getattr(os, "O_NONBLOCK", 0)
-"""Flag for non-blocking writes; Windows has neither named pipes in folders nor this flag."""
 
 
 class LineFile:
     """Writer of whole lines; a killed or failed run leaves at most one incomplete line, the last.
 
-    Writes to a pipe wait for its reader as long as the run lasts. After the run is stopped, a reader that takes nothing
-    for two seconds is given up.
+    Writes to a pipe wait for its reader.
 
     Args:
         path: A file, created with its folder; an existing pipe or device; or `-`, standard output.
-        force: Replace an existing file.
-        stop: Set to end the run.
+        mode: `xb` for a new file, `wb` to replace one, `ab` to append to one.
 
     Attributes:
         torn: The last line is or may be incomplete: no line can follow it.
 
     Raises:
         DiskFull, OutputUnwritable: It cannot be opened.
-        KeyboardInterrupt: The run was stopped before a reader opened the other end of the pipe.
     """
 
-    def __init__(self, path: Path, *, force: bool, stop: threading.Event | None = None) -> None:
+    def __init__(self, path: Path, mode: Literal["xb", "wb", "ab"]) -> None:
         self.path = path
-        self._stop = stop
         self.torn = False
         self._whole_bytes = 0
         if path == STANDARD_OUTPUT:
             # All other output goes to standard error meanwhile.
             sys.stdout.flush()
-            self._descriptor = os.dup(1)
+            self._file = os.fdopen(os.dup(1), "wb", buffering=0)
             os.dup2(2, 1)
             return
         make_parent(path)
-        # A regular file that appeared since its name was checked is not overwritten.
         special = path.exists() and not path.is_file()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if force or special else os.O_EXCL)
         with writing(path):
-            self._descriptor = self._opened(flags | (_NO_WAITING if special else 0))
+            # A regular file that appeared since its name was checked is not overwritten.
+            self._file = path.open("wb" if special else mode, buffering=0)
+            self._whole_bytes = os.fstat(self._file.fileno()).st_size
 
     def write(self, line: bytes) -> None:
         """Write one line, its line break included; on return the system has it.
@@ -64,7 +51,6 @@ class LineFile:
         Raises:
             DiskFull: The disk is full; earlier lines stay whole, and the part of this one is removed.
             OutputUnwritable: The file cannot be written, or an earlier line was torn.
-            KeyboardInterrupt: The run was stopped while the pipe's reader took nothing.
         """
         if self.torn:
             raise OutputUnwritable(f"{self.path}: its last line is not whole", remedy="write to another file")
@@ -74,12 +60,22 @@ class LineFile:
         try:
             with writing(self.path):
                 while rest:
-                    rest = rest[self._some(rest) :]
+                    rest = rest[self._file.write(rest) :]
         except ArrStreamError:
-            self._cut_back(written=len(line) - len(rest))
+            # A pipe keeps the part that it took.
+            with contextlib.suppress(OSError):
+                if self.path != STANDARD_OUTPUT:
+                    self._file.truncate(self._whole_bytes)
+                    self._file.seek(self._whole_bytes)
+                    self.torn = False
             raise
         self.torn = False
         self._whole_bytes += len(line)
+
+    def sync(self) -> None:
+        """Wait until the lines are on disk."""
+        with writing(self.path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close; safe to call again.
@@ -87,64 +83,12 @@ class LineFile:
         Raises:
             OutputUnwritable: The file was removed while it was written.
         """
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor < 0:
+        if self._file.closed:
             return
         if self.path == STANDARD_OUTPUT:
             sys.stdout.flush()
-            os.dup2(descriptor, 1)
-            os.close(descriptor)
-            return
-        try:
-            gone = _removed(descriptor, self.path)
-        finally:
-            os.close(descriptor)
-        if gone:
+            os.dup2(self._file.fileno(), 1)
+        removed = os.fstat(self._file.fileno()).st_nlink == 0
+        self._file.close()
+        if removed and self.path != STANDARD_OUTPUT:
             raise OutputUnwritable(f"{self.path}: was removed while it was written", remedy="run it again")
-
-    def _opened(self, flags: int) -> int:
-        while True:
-            try:
-                return os.open(self.path, flags, 0o666)
-            except OSError as exc:
-                if exc.errno != errno.ENXIO or not self.path.is_fifo():
-                    raise
-            # No reader has opened the other end yet.
-            if self._stop is not None and self._stop.is_set():
-                raise KeyboardInterrupt
-            time.sleep(_SLICE_SECONDS)
-
-    def _some(self, data: memoryview) -> int:
-        """Write as much data as fits; return the number of bytes."""
-        waited_from: float | None = None
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                return os.write(self._descriptor, data)
-            if self._stop is not None and self._stop.is_set():
-                waited_from = waited_from or time.monotonic()
-                if time.monotonic() - waited_from > UNREAD_SECONDS:
-                    raise KeyboardInterrupt
-            ready = select.poll()
-            ready.register(self._descriptor, select.POLLOUT)
-            ready.poll(_SLICE_SECONDS * 1e3)
-
-    def _cut_back(self, *, written: int) -> None:
-        """Remove the part of a line that was written before the disk was full; a pipe cannot undo it."""
-        if written:
-            if self.path == STANDARD_OUTPUT or not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-                return
-            with writing(self.path):
-                os.ftruncate(self._descriptor, self._whole_bytes)
-                os.lseek(self._descriptor, 0, os.SEEK_END)
-        self.torn = False
-
-
-def _removed(descriptor: int, path: Path) -> bool:
-    """Return True if a regular file has no name left, so that its content is lost with the descriptor."""
-    about = os.fstat(descriptor)
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink:
-        return False
-    try:
-        return not os.path.samestat(about, path.stat())
-    except OSError:
-        return True
