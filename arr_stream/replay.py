@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,9 +63,6 @@ class Recording:
             return given
         if "://" in named and not named.startswith("file://"):
             raise self._missing(f"{redact_url(named)}: addresses are not opened")
-        if not Path(named).exists():
-            # Records write bytes that are not text as escapes.
-            named = re.sub(r"\\u(dc[89a-f][0-9a-f])", lambda escape: chr(int(escape[1], 16)), named)
         return named
 
     def _missing(self, fault: str) -> SourceNotFound:
@@ -148,86 +144,62 @@ class Comparison:
     Args:
         recording: The records.
         header: Header of the new run.
-        stop: Set when the result is known.
+        stop: Set at the end of records that have fewer frames than the source.
 
     Attributes:
         frames: Number of equal frames.
-        difference: Description of the first difference; None before one is found.
+        over: The records were compared to their end.
 
     Raises:
+        RecordsDiffer: The header differs; from `consume` and `close`, a frame does.
         EvaluationDataError: A line is malformed (later lines when they are reached).
     """
 
     def __init__(self, recording: Recording, header: Header, stop: threading.Event) -> None:
         self.frames = 0
-        self.difference: RecordsDiffer | None = None
+        self.over = False
         self._path, self._header, self._stop = recording.path, header, stop
         self._digest = Digest()
-        self._lines = read_lines(recording.path)
-        self._reason: str | None = None
-        self._over = False
-        self._compare(next(self._lines), header_record(header), None)
-        self._expected = self._next_frame()
+        self._lines = (line for line in read_lines(recording.path) if line["type"] != "answer")
+        self._compare(next(self._lines), header_record(header), "the header")
 
     @property
     def verdict(self) -> str:
         """Result of the comparison in one line."""
         frames = "1 frame" if self.frames == 1 else f"{self.frames} frames"
-        whole = "" if self._reason in _COMPLETE else ", as far as the records go"
-        return f"the same records: {frames}{whole}; digest {self._digest.hexdigest()}"
-
-    def explains(self, reason: str) -> bool:
-        """Return True if a run with this end matches the recorded one, or was stopped because the result was known."""
-        return (reason in _COMPLETE and reason == self._reason) or (reason == "interrupted" and self._over)
+        part = ", as far as the records go" if self._stop.is_set() else ""
+        return f"the same records: {frames}{part}; digest {self._digest.hexdigest()}"
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        if self._over:
-            return
-        if self._expected is None:
-            self._differ(f"frame {patches.index} comes after the last one in the records")
-            return
-        self._compare(self._expected, frame_record(patches, self._header), patches.index)
-        if self.difference is None:
+        expected = next(self._lines, None)
+        if expected is not None and expected["type"] == "frame":
+            self._compare(expected, frame_record(patches, self._header), f"frame {patches.index}")
             self.frames += 1
-            self._expected = self._next_frame()
+            return
+        if expected is not None and expected.get("reason") in _COMPLETE:
+            raise self._differ(f"frame {patches.index} comes after the last one in the records")
+        self.over = True
+        self._stop.set()
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
         """Check, at the end of a complete run, that every record has had its frame."""
-        whole = outcome is not None and outcome.reason in _COMPLETE
-        if whole and self.difference is None and self._expected is not None:
-            index = self._expected["index"]
-            self._differ(f"frame {index} is in the records and did not come")
+        if outcome is not None and outcome.reason in _COMPLETE:
+            expected = next(self._lines, None)
+            if expected is not None and expected["type"] == "frame":
+                index = expected["index"]
+                raise self._differ(f"frame {index} is in the records and did not come")
+            self.over = True
 
-    def _compare(self, expected: Mapping[str, Any], found: Mapping[str, Any], index: int | None) -> None:
+    def _compare(self, expected: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
         self._digest.add(found)
         if canonical(expected) != canonical(found):
-            where = "the header" if index is None else f"frame {index}"
-            self._differ(f"{where} is not the same in {_where(expected, found)}")
+            raise self._differ(f"{where} is not the same in {_where(expected, found)}")
 
-    def _differ(self, what: str) -> None:
-        self._finish()
-        self.difference = self.difference or RecordsDiffer(
+    def _differ(self, what: str) -> RecordsDiffer:
+        return RecordsDiffer(
             f"{self._path}: {what}",
             remedy="compare the input, the settings and the versions with those of the records",
         )
-
-    def _finish(self) -> None:
-        self._over = True
-        self._stop.set()
-
-    def _next_frame(self) -> Mapping[str, Any] | None:
-        """Return the line of the next frame; None after the last."""
-        line = next((line for line in self._lines if line["type"] != "answer"), None)
-        if line is not None and line["type"] == "frame":
-            return line
-        if line is not None:
-            self._reason = line.get("reason")
-            digest = self._digest.hexdigest()
-            if line.get("digest", digest) != digest:
-                self._differ("was changed after it was written: its digest is not that of its lines")
-        if self._reason not in _COMPLETE:
-            self._finish()
-        return None
 
 
 def _where(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ Line = dict[str, Any]
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("clip") / "clip.mp4"
-    return write_video(path, [frame.rgb for frame in moving_square(16)], audio=True)
+    return write_video(path, [frame.rgb for frame in moving_square(16)])
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +77,6 @@ def test_records_of_a_killed_run_are_compared_to_their_last_whole_line(run: Run,
     assert "7 frames, as far as the records go" in out
 
 
-def test_a_name_with_bytes_that_are_no_text_is_found_again(run: Run, clip: Path, tmp_path: Path) -> None:
-    odd = Path(shutil.copy(clip, tmp_path / "a\udcff b.mp4"))
-    assert run("process", odd, "--patches", tmp_path / "r.jsonl", *FAST)[0] == 0
-    assert run("replay", tmp_path / "r.jsonl")[0] == 0
-
-
 def test_pictures_of_a_folder(run: Run, tmp_path: Path) -> None:
     folder = write_images(tmp_path / "pictures", [frame.rgb for frame in moving_square(4)])
     records = tmp_path / "r.jsonl"
@@ -100,18 +94,12 @@ def test_pictures_of_a_folder(run: Run, tmp_path: Path) -> None:
         (lambda lines: lines.pop(4), "frame 4 is not the same|frame 3"),
         (lambda lines: lines.pop(-2), "frame 15 comes after the last"),
         (lambda lines: lines[0].update(budget_tokens=99), "the header is not the same in budget_tokens"),
-        (lambda lines: lines[-1].update(digest="0" * 64), "was changed after it was written"),
     ],
 )
 def test_the_first_difference_is_named(
     run: Run, made: Path, tmp_path: Path, change: Callable[[list[Line]], object], said: str
 ) -> None:
-    def changed(lines: list[Line]) -> None:
-        if lines[-1].get("digest"):
-            del lines[-1]["digest"]
-        change(lines)
-
-    code, out, err = run("replay", rewritten(made / "out.jsonl", tmp_path / "r.jsonl", changed))
+    code, out, err = run("replay", rewritten(made / "out.jsonl", tmp_path / "r.jsonl", change))
     assert (code, out) == (86, ""), err
     assert re.search(said, err) and err.count("\n") == 1, err
 
