@@ -82,8 +82,8 @@ def test_pictures_of_a_folder(run: Run, tmp_path: Path) -> None:
     records = tmp_path / "r.jsonl"
     assert run("process", folder, "--patches", records, *FAST)[0] == 0
     assert run("replay", records)[0] == 0
-    (folder / "frame3.png").rename(folder / "frame9.png")
-    assert run("replay", records)[0] == 87
+    (folder / "frame3.png").unlink()
+    assert run("replay", records)[0] == 86, "pictures are compared by their results"
 
 
 @pytest.mark.parametrize(

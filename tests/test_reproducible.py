@@ -30,7 +30,7 @@ from arr_stream.stream import Models
 from arr_stream.types import Frame, Grid
 from tests.choices import FED, answer_on, choose
 from tests.conftest import Run
-from tests.media import write_images, write_video
+from tests.media import write_video
 from tests.scenes import moving_square
 
 CLIP = ("--set", "keyframes.embeddings=clip")
@@ -194,22 +194,6 @@ class TestProvenance:
         first = path.read_bytes()
         recorded(tmp_path / "again.jsonl", clip, max_frames=2)
         assert (tmp_path / "again.jsonl").read_bytes() == first
-
-    def test_pictures_are_known_by_names_and_contents(self, tmp_path: Path) -> None:
-        folder = write_images(tmp_path / "pictures", [frame.rgb for frame in moving_square(3)])
-
-        def sha256(source: Path) -> str | None:
-            told = read_records(recorded(tmp_path / "r.jsonl", source))[0].provenance
-            (tmp_path / "r.jsonl").unlink()
-            assert told is not None and told.source is not None and told.source.files == 3
-            return told.source.sha256
-
-        before = sha256(folder)
-        assert sha256(folder / "*.png") == before, "a glob of the same"
-        renamed = folder.rename(tmp_path / "elsewhere")
-        assert sha256(renamed) == before
-        (renamed / "frame2.png").rename(renamed / "frame5.png")
-        assert sha256(renamed) != before
 
     def test_a_question_is_kept(self, clip: Path, tmp_path: Path) -> None:
         stream = arr_stream.open(clip, settings=Settings().with_values(FAST), max_frames=1)

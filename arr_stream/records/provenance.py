@@ -10,7 +10,6 @@ import contextlib
 import functools
 import hashlib
 import platform
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -39,19 +38,17 @@ class FileIdentity(_Part):
 
     Args:
         path: Path as given by the user.
-        size_bytes: Size of all files together.
-        sha256: In hexadecimal. For pictures: hash over the name and the hash of each, in their order.
-        files: Number of files; None for a single file.
+        size_bytes: Size of the file.
+        sha256: In hexadecimal.
     """
 
     path: str
     size_bytes: int | None = None
     sha256: str | None = None
-    files: int | None = None
 
 
 class SourceIdentity(FileIdentity):
-    """Identity of the source; a live source has no size and no hash, since its data are not kept.
+    """Identity of the source; a live source has no size and no hash, since its data are not kept, nor have pictures.
 
     Args:
         kind: Same as `arr_stream.sources.SourceInfo.kind`.
@@ -145,20 +142,16 @@ def versions() -> dict[str, str]:
 
 
 def source_identity(source: Source) -> SourceIdentity:
-    """Return the identity of a source; for a recorded one, with the hash of its bytes.
+    """Return the identity of a source; for a file, with the hash of its bytes.
 
     Raises:
         OSError: A file has been removed since it was opened.
     """
     info = source.info
     name = redact_url(info.name)
-    if info.live or info.kind not in ("file", "animation", "images"):
+    if info.live or info.path is None or not info.path.is_file():
         return SourceIdentity(kind=info.kind, path=name, colour=info.colour)
-    if info.path is not None and info.path.is_file():
-        identity = file_identity(info.path)
-    else:
-        identity = _pictures_identity(_pictures(info.path, info.name))
-    return SourceIdentity(kind=info.kind, colour=info.colour, **identity.model_dump() | {"path": name})
+    return SourceIdentity(kind=info.kind, colour=info.colour, **file_identity(info.path).model_dump() | {"path": name})
 
 
 def file_identity(path: Path | str) -> FileIdentity:
@@ -170,18 +163,6 @@ def file_identity(path: Path | str) -> FileIdentity:
     status = Path(path).stat()
     sha256 = _sha256(Path(path).resolve(), status.st_size, status.st_mtime_ns, status.st_ino)
     return FileIdentity(path=str(path), size_bytes=status.st_size, sha256=sha256)
-
-
-def _pictures_identity(paths: Sequence[Path]) -> FileIdentity:
-    """Return size and hash of pictures that are frames in this order."""
-    pictures = [file_identity(path) for path in paths]
-    lines = "".join(f"{path.name}\0{picture.sha256}\n" for path, picture in zip(paths, pictures, strict=True))
-    return FileIdentity(
-        path="",
-        size_bytes=sum(picture.size_bytes or 0 for picture in pictures),
-        sha256=hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(),
-        files=len(paths),
-    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -199,9 +180,3 @@ def _asked(query: Query) -> Asked:
         on_disk = query.path.is_file()
         return AskedExample(picture=file_identity(query.path) if on_disk else FileIdentity(path=str(query.path)))
     return AskedText(text=redact_url(query.text))
-
-
-def _pictures(folder: Path | None, name: str) -> list[Path]:
-    from arr_stream.sources.locate import local_spec, pictures_of
-
-    return pictures_of(local_spec(name) if folder is None else str(folder))[0]
