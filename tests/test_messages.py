@@ -85,7 +85,6 @@ TABLE = [
     (f"{STREAM} --when 'relevanz > 1'", 51, "relevance"),
     (f"{STREAM} --query fence --when 'relevance > 0.6 for 2s'", 51, "no word of 'fence' is understood"),
     (f"{STREAM} --query fence --when 'relevance[0] > 0'", 51, "no word of 'fence' is understood"),
-    (f"{STREAM} --when \"answer contains 'dog'\"", 51, "no model is asked"),
     (f"{STREAM} --when 'motion > 0.1' --post ftp://a/b", 51, "cannot be sent"),
     (f"{SERVE} --when 'relevance >'", 51, "relevance"),
     (f"{SERVE} --post ftp://a/b", 51, "cannot be sent"),

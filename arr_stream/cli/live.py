@@ -76,7 +76,7 @@ def stream(
         queries,
         Outputs(output, patches, report, force, settings.video.view, live=True),
         plan=plan,
-        rules=options.alert_rules(when, settings, queries, answers=plan is not None),
+        rules=options.alert_rules(when, settings, queries),
         post=post or (),
         headless=headless,
         duration=duration,

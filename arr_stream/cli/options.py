@@ -123,20 +123,13 @@ def needs(option: str, others: Mapping[str, object], remedy: str | None = None) 
         raise InvalidSetting(f"{', '.join(given)} without {option}", remedy=remedy or f"give {option} as well")
 
 
-def alert_rules(
-    when: Sequence[str] | None,
-    settings: Settings,
-    queries: Sequence[AnyQuery],
-    *,
-    answers: bool = True,
-) -> tuple[str, ...]:
+def alert_rules(when: Sequence[str] | None, settings: Settings, queries: Sequence[AnyQuery]) -> tuple[str, ...]:
     """Return the rules, checked before anything is opened.
 
     Args:
         when: Values of `--when`.
         settings: Settings of the streams.
         queries: Queries of the streams; a rule about relevance would never fire if no query is understood.
-        answers: True if a model will answer; otherwise a rule about answers would never fire.
 
     Raises:
         InvalidSetting: A rule is malformed, or can never fire.
@@ -149,8 +142,6 @@ def alert_rules(
     understood = not queries or by_model or any(getattr(query.detected(labels), "terms", True) for query in queries)
     rules = tuple(map(parse_rule, when or ()))
     for rule in rules:
-        if rule.answer and not answers:
-            raise InvalidSetting(f"rule {rule.text!r} needs answers, and no model is asked", remedy="give --question")
         if rule.needs_relevance and not understood:
             named = ", ".join(repr(query.label) for query in queries)
             raise InvalidSetting(

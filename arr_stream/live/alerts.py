@@ -3,7 +3,6 @@
 relevance > 0.6 for 2s          the highest score of any query
 relevance[1] < 0.1 for 10s      the score of one query, the first being 0
 motion > 0.02                   the share of the picture that moves
-answer contains "a dog"         text in an answer of the model
 """
 
 from __future__ import annotations
@@ -30,12 +29,6 @@ from arr_stream.types import Frame
 Notice = Callable[[str], None]
 
 LONGEST_RULE = 500
-LONGEST_TEXT = 4096
-"""Characters of an answer that a rule looks at."""
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-"""Control characters, which messages must not bring from an answer into a terminal."""
-
 _LONGEST_SECONDS = 86_400
 _COOLDOWN_SECONDS = 10.0
 _MOVES = 0.1
@@ -52,8 +45,7 @@ _END_SECONDS = 3.0
 """Time for the alerts that wait when the stream ends."""
 
 _RULE = re.compile(
-    r"""answer\s+contains\s+(?P<quote>["'])(?P<text>(?:(?!(?P=quote)).)+)(?P=quote)
-      | (?P<field>relevance(?:\[(?P<query>\d{1,4})\])?|motion) \s* (?P<sign>[<>]) \s* (?P<limit>\d+\.?\d*|\.\d+)
+    r"""(?P<field>relevance(?:\[(?P<query>\d{1,4})\])?|motion) \s* (?P<sign>[<>]) \s* (?P<limit>\d+\.?\d*|\.\d+)
         (?:\s+for\s+(?P<seconds>\d+\.?\d*|\.\d+)\s*s)?""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -65,11 +57,10 @@ class Rule:
 
     Args:
         text: The rule as it was written.
-        field: `relevance`, `relevance[K]`, `motion` or `answer`.
+        field: `relevance`, `relevance[K]` or `motion`.
         query: K, for the score of one query.
         above: The number must be above `limit`, else below.
         seconds: How long the condition must hold, in the stream's time.
-        answer: Text that an answer must contain, in any case of letters.
     """
 
     text: str
@@ -78,7 +69,6 @@ class Rule:
     above: bool = True
     limit: float = 0.0
     seconds: float = 0.0
-    answer: str = ""
 
     @property
     def needs_relevance(self) -> bool:
@@ -87,8 +77,6 @@ class Rule:
 
     def seen(self, patches: PatchSet) -> str | None:
         """Return the measured value, such as `relevance 0.8`, if the condition holds on a frame, else None."""
-        if self.answer:
-            return self._answered(patches)
         scores = patches.query_scores
         if self.field == "motion":
             value = float((patches.texture.plane("motion") >= _MOVES).mean())
@@ -100,14 +88,6 @@ class Rule:
             return None
         holds = value > self.limit if self.above else value < self.limit
         return f"{self.field} {value:.3g}" if holds else None
-
-    def _answered(self, patches: PatchSet) -> str | None:
-        for answer in patches.answers:
-            text = answer.text[:LONGEST_TEXT]
-            if answer.finish in ("stop", "length") and self.answer.casefold() in text.casefold():
-                line = " ".join(_CONTROL.sub(" ", text).split())
-                return f"answer: {line[:_SHOWN]}{'...' if len(line) > _SHOWN else ''}"
-        return None
 
 
 class RuleWatch:
@@ -156,11 +136,8 @@ def parse_rule(text: str) -> Rule:
     if found is None:
         raise InvalidSetting(
             f"rule {shown!r} is not valid",
-            remedy="write such as 'relevance > 0.6 for 2s', 'relevance[1] < 0.1', 'motion > 0.02' or "
-            "'answer contains \"a dog\"'",
+            remedy="write such as 'relevance > 0.6 for 2s', 'relevance[1] < 0.1' or 'motion > 0.02'",
         )
-    if found["text"] is not None:
-        return Rule(text, "answer", answer=found["text"])
     field, above, limit = found["field"].lower(), found["sign"] == ">", float(found["limit"])
     if limit >= 1 if above else not 0 < limit <= 1:
         raise InvalidSetting(f"rule {shown!r}: {field} is from 0 to 1", remedy="write such as 'relevance > 0.6'")

@@ -297,16 +297,9 @@ class StreamRunner:
         """Replace the alert rules, from the next frame on; rules that stay keep their state.
 
         Raises:
-            InvalidSetting: A text is no rule, or a rule needs answers and there is no model.
+            InvalidSetting: A text is no rule.
         """
-        parsed = [parse_rule(rule) for rule in rules]
-        for rule in parsed:
-            if rule.answer and self._parts.make_session is None:
-                raise InvalidSetting(
-                    f"rule {rule.text!r} needs answers, and there is no model",
-                    remedy="start with --model or --endpoint",
-                )
-        self.rules[:] = dict.fromkeys(rule.text for rule in parsed)
+        self.rules[:] = dict.fromkeys(parse_rule(rule).text for rule in rules)
         self.tell_state()
 
     def retry(self) -> None:

@@ -129,7 +129,6 @@ def _open_rules(scratch: Path) -> Run:
     moving = SimpleNamespace(plane=lambda name: np.zeros((4, 4), np.float32))
     seen = _Patches(
         query_scores=(0.7, 0.2),
-        answers=(SimpleNamespace(finish="stop", text="a dog\x1b[31m\n12/3"),),
         texture=moving,
     )
 
