@@ -86,7 +86,6 @@ class BrowserSocket(StayingSocket):
         return close
 
     def on_message(self, message: str | bytes) -> None:
-        """See `StayingSocket.on_message`."""
         if self._source is None or self._bell is None or isinstance(message, str) or len(message) <= _TIME.size:
             raise MalformedMessage("no picture: 8 bytes of capture time, then a JPEG, are expected")
         (sent_seconds,) = _TIME.unpack_from(message)

@@ -75,7 +75,6 @@ class VideoSocket(StayingSocket):
             return await self._send_pictures(wake_up)
 
     def on_message(self, message: str | bytes) -> None:
-        """See `StayingSocket.on_message`."""
         try:
             asked = ClientMessage.model_validate_json(message)
             if self._wake_up is None or not asked.model_fields_set:
@@ -154,7 +153,6 @@ class EventSocket(StayingSocket):
         return Close(ENDING, "the server is ending")
 
     def on_message(self, message: str | bytes) -> None:
-        """See `StayingSocket.on_message`."""
         raise MalformedMessage("nothing is expected here; commands go to /api/streams")
 
 
