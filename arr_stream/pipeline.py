@@ -17,7 +17,7 @@ import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import PartName, TextEncoder
-from arr_stream.keyframes.generate import KeyframeProvider
+from arr_stream.keyframes.generate import CountedKeyframes, KeyframeProvider
 from arr_stream.keyframes.objects import detected_labels
 from arr_stream.motion.background import UPDATE_SECONDS, Background, motion_evidence
 from arr_stream.motion.device import Device, HostDevice
@@ -154,6 +154,10 @@ class Pipeline:
         pca: Principal directions of that space; None to learn them from the stream's first keyframes.
         clock: For `PatchSet.latency_ms`; without one it stays empty.
         device: Device that processes frames; the CPU by default.
+
+    Attributes:
+        keyframes: The provider, which counts failures.
+        labels: Classes of the detector in use.
     """
 
     def __init__(
@@ -170,7 +174,7 @@ class Pipeline:
     ) -> None:
         self._settings = settings
         self._device: Device = HostDevice() if device is None else device
-        self._provider = keyframes
+        self.keyframes = CountedKeyframes(keyframes)
         self.labels = frozenset(detected_labels(settings))
         self._set_queries(queries)
         self._gaze = gaze
@@ -403,7 +407,7 @@ class Pipeline:
             grid=grid,
             tokens=self._tokens(self._settings, grid),
             cache=cache,
-            refresher=Refresher(self._provider, cache.keyframes),
+            refresher=Refresher(self.keyframes, cache.keyframes),
             sent_cells=SeenCells(grid, self._device.put),
             figure=Figure.nothing(cache.history.values, cache.keyframes.reduced_hw(8)),
             scorers=self._make_scorers(),

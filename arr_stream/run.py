@@ -144,8 +144,8 @@ def _close(
 ) -> Exception | None:
     """Close every consumer in any case; return the first error."""
     counters = asdict(stream.source.stats)
-    if isinstance(stream, Stream) and stream.keyframe_tally.failures:
-        counters["keyframe_failures"] = dict(stream.keyframe_tally.failures)
+    if isinstance(stream, Stream) and stream.pipeline.keyframes.failures:
+        counters["keyframe_failures"] = dict(stream.pipeline.keyframes.failures)
     outcome = Outcome(reason, stream.dropped, str(error) if error is not None else None, counters)
     first: Exception | None = None
     for consumer in consumers:

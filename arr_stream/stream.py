@@ -24,10 +24,8 @@ from arr_stream.keyframes.base import TextEncoder
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import (
-    CountedKeyframes,
     KeyframeGenerator,
     KeyframeProvider,
-    KeyframeTally,
     make_generator,
     needed_weights,
 )
@@ -94,8 +92,6 @@ class Stream:
         dropped: Number of these frames.
         last: True on the last frame; known only if `look_ahead` was set before iterating, which makes every frame wait
             for the next one to be read.
-        keyframe_tally: Successes and failures of the parts of keyframes; a part that failed on all of them is an error
-            after the last frame.
     """
 
     realtime = False
@@ -123,7 +119,6 @@ class Stream:
         self.dropped = 0
         self.look_ahead = False
         self.last = False
-        self.keyframe_tally = KeyframeTally()
         self._provider: KeyframeProvider | None = None
         try:
             self._check_queries()
@@ -203,7 +198,7 @@ class Stream:
             frames = _with_last(source) if self.look_ahead else zip(source, repeat(False))
             for self.frame, self.last in frames:
                 yield self.pipeline.step(self.frame)
-            self.keyframe_tally.require_all()
+            self.pipeline.keyframes.require_all()
         finally:
             self.close()
 
@@ -243,7 +238,7 @@ class Stream:
         encoder = self._models.encoder if self._models is not None else make_text_encoder(settings)
         return Pipeline(
             settings,
-            CountedKeyframes(provider, self.keyframe_tally),
+            provider,
             self.queries,
             gaze=self._gaze,
             encoder=encoder,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, Protocol
+from functools import cache, cached_property
+from typing import Literal, Protocol
 
 import numpy as np
 
-from arr_stream.errors import ArrStreamError, KeyframeFailed
 from arr_stream.types import (
     BoolArray,
     ByteArray,
@@ -101,54 +99,32 @@ class ObjectFinding:
 
 
 class LazyClusters:
-    """Regions that are made once, on first access, in the accessing thread.
+    """Regions that are made on first access, in the accessing thread, with the attributes of `Clusters`.
 
-    It has the attributes of `Clusters`, and is pickled as `Clusters`.
-
-    Raises:
-        KeyframeFailed: On each access, if making them fails.
+    Args:
+        make: Makes them; called again if it raised.
+        method: See `Clusters`.
     """
 
     def __init__(self, make: Callable[[], Clusters], method: str) -> None:
-        self._make: Callable[[], Clusters] | None = make
-        self._made: Clusters | None = None
-        self._lock = threading.Lock()
+        self._made = cache(make)
         self.method = method
 
     @property
     def labels(self) -> IntArray:
-        return self.made().labels
+        return self._made().labels
 
     @property
     def areas(self) -> FloatArray:
-        return self.made().areas
+        return self._made().areas
 
     @property
     def centroids_xy(self) -> FloatArray:
-        return self.made().centroids_xy
+        return self._made().centroids_xy
 
     @property
     def count(self) -> int:
-        return self.made().count
-
-    def made(self) -> Clusters:
-        """Return the regions; make them on the first call."""
-        with self._lock:
-            if self._made is None:
-                assert self._make is not None
-                try:
-                    made = self._make()
-                except ArrStreamError:
-                    raise
-                except Exception as exc:
-                    raise KeyframeFailed(f"clusters: {type(exc).__name__}: {' '.join(str(exc).split())}") from exc
-                # Dropping the function frees its inputs, such as a picture.
-                self._made, self._make = made, None
-            return self._made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        made = self.made()
-        return Clusters, (made.labels, made.areas, made.centroids_xy, made.method)
+        return self._made().count
 
 
 PartValue = Clusters | LazyClusters | Embedding | TextFinding | ObjectFinding

@@ -10,21 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from arr_stream.config import TINY, Settings
 from arr_stream.errors import ArrStreamError, KeyframeFailed
 from arr_stream.files import expanded
 from arr_stream.keyframes.base import (
-    EMBEDDING_CHANNELS,
     PARTS,
     Clusterer,
     Embedder,
     KeyframeInput,
     KeyframePart,
-    LazyClusters,
     ObjectFinder,
-    ObjectFinding,
     PartName,
     PartValue,
     TextBefore,
@@ -36,7 +31,7 @@ from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.objects import make_object_finder
 from arr_stream.keyframes.text import make_text_finder
 from arr_stream.processes import usable_cores
-from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntArray
+from arr_stream.types import Embedding, FloatArray, Frame, Grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +195,7 @@ def make_part(index: int, part: PartName, job: Job) -> Outcome:
     started = time.perf_counter()
     try:
         value, backend = job()
-        check_value(part, value)
+        check_value(value)
     # A library that calls `sys.exit` on a failure would end the program with success.
     except (Exception, SystemExit) as exc:
         if isinstance(exc, KeyframeFailed):
@@ -213,43 +208,25 @@ def make_part(index: int, part: PartName, job: Job) -> Outcome:
     return KeyframePart(index, part, value, backend, time.perf_counter() - started)
 
 
-def check_value(part: PartName, value: PartValue) -> None:
-    """Reject values that would spread through every carried channel.
+def check_value(value: PartValue) -> None:
+    """Reject values of a model that would spread through every carried channel.
 
     Raises:
-        KeyframeFailed: The value has NaN, infinity, a value out of range or a wrong shape, or is another part's.
+        KeyframeFailed: NaN, infinity, a value out of range or a wrong shape.
     """
-    if part == "clusters" and isinstance(value, LazyClusters):
-        return  # Made by this package, on first access.
-    if part == "clusters" and isinstance(value, Clusters):
-        _check("clusters: labels", value.labels, "[h, w]", 0, value.count - 1)
-        _check("clusters: areas", value.areas, "[n]", 0.0, 1.0)
-        _check("clusters: centroids", value.centroids_xy, "[n, 2]", 0.0, 1.0)
-        if value.centroids_xy.shape != (value.count, 2):
-            found = list(value.centroids_xy.shape)
-            raise KeyframeFailed(f"clusters: centroids are {found} for {value.count} regions")
-    elif part == "embedding" and isinstance(value, Embedding):
-        _check("embedding", value.values, "[D, h, w]", -1.0, 1.0)
-        if not value.joint and len(value.values) != EMBEDDING_CHANNELS:
-            raise KeyframeFailed(f"embedding: {len(value.values)} rows, channels 18 to 33 are 16")
-    elif part == "text" and isinstance(value, TextFinding):
-        _check("text: mask", value.mask, "[h, w]", 0.0, 1.0)
-    elif part == "objects" and isinstance(value, ObjectFinding):
-        for each in value.objects:
-            _check("objects: box", np.array(each.box_xyxy, np.float32), "[4]", 0.0, 1.0)
-    else:
-        raise KeyframeFailed(f"{part}: got {type(value).__name__}")
+    if isinstance(value, Embedding):
+        _check("embedding", value.values, "[D, h, w]", -1.0)
+    elif isinstance(value, TextFinding):
+        _check("text: mask", value.mask, "[h, w]", 0.0)
 
 
-def _check(what: str, values: FloatArray | IntArray, shape: str, low: float, high: float) -> None:
-    if values.ndim != shape.count(",") + 1:
+def _check(what: str, values: FloatArray, shape: str, low: float) -> None:
+    if values.ndim != shape.count(",") + 1 or values.size == 0:
         raise KeyframeFailed(f"{what}: {list(values.shape)}, expected {shape}")
-    if values.size == 0:
-        raise KeyframeFailed(f"{what}: no values")
     least, most = float(values.min()), float(values.max())
     # A comparison with NaN is false, so this also rejects NaN.
-    if not (low - 1e-5 <= least and most <= high + 1e-5):
-        raise KeyframeFailed(f"{what}: values from {least} to {most}, allowed are {low} to {high}")
+    if not (low - 1e-5 <= least and most <= 1 + 1e-5):
+        raise KeyframeFailed(f"{what}: values from {least} to {most}, allowed are {low} to 1.0")
 
 
 class InStepKeyframes:
@@ -292,21 +269,34 @@ def require_one(outcomes: Sequence[Outcome]) -> None:
         raise KeyframeFailed(f"frame {failures[0].index}: {'; '.join(failure.message for failure in failures)}")
 
 
-class KeyframeTally:
-    """Successes and failures of each part over a run; `failures` counts the keyframes that lack it."""
+class CountedKeyframes:
+    """Provider that counts another provider's outcomes.
 
-    def __init__(self) -> None:
+    Attributes:
+        failures: For each part, the number of keyframes that lack it.
+    """
+
+    def __init__(self, provider: KeyframeProvider) -> None:
+        self._provider = provider
         self.failures: Counter[PartName] = Counter()
         self._made: set[PartName] = set()
         self._last: dict[PartName, str] = {}
 
-    def add(self, outcome: Outcome) -> None:
-        """Count an outcome."""
-        if isinstance(outcome, KeyframePart):
-            self._made.add(outcome.part)
-            return
-        self.failures.update(outcome.parts)
-        self._last.update(dict.fromkeys(outcome.parts, outcome.message))
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        return self._provider.submit(request)
+
+    def collect(self) -> list[Outcome]:
+        arrived = self._provider.collect()
+        for outcome in arrived:
+            if isinstance(outcome, KeyframePart):
+                self._made.add(outcome.part)
+            else:
+                self.failures.update(outcome.parts)
+                self._last.update(dict.fromkeys(outcome.parts, outcome.message))
+        return arrived
+
+    def close(self) -> None:
+        self._provider.close()
 
     def require_all(self) -> None:
         """Raise if a part is missing from the whole run, so that nobody takes the results for complete.
@@ -321,23 +311,3 @@ class KeyframeTally:
                     f"{part} failed on {times}; the last time: {self._last[part]}",
                     remedy="the results are written, without this part",
                 )
-
-
-class CountedKeyframes:
-    """Provider that counts another provider's outcomes."""
-
-    def __init__(self, provider: KeyframeProvider, tally: KeyframeTally) -> None:
-        self._provider = provider
-        self._tally = tally
-
-    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        return self._provider.submit(request)
-
-    def collect(self) -> list[Outcome]:
-        arrived = self._provider.collect()
-        for outcome in arrived:
-            self._tally.add(outcome)
-        return arrived
-
-    def close(self) -> None:
-        self._provider.close()
