@@ -166,14 +166,3 @@ def test_in_real_time_frames_go_on_and_the_model_comes_back(tmp_path: Path, do: 
     sources = [frame.parts["embedding"][0] for frame in frames if frame.parts["embedding"] is not None]
     assert sources == sorted(sources)
     assert max(sources) > told[0]
-
-
-@pytest.mark.slow
-def test_in_real_time_a_model_that_always_fails_ends_with_an_error(source: Path, tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    arguments = ["stream", source, "--headless", "--patches", path, *PROCESS]
-    result = finished(arguments, fault={"do": "nan"})
-    assert result.code == KeyframeFailed.exit_code, result
-    assert "embedding failed on" in result.last_line
-    end = read_records(path)[2]
-    assert end is not None and end.reason == "failed" and end.frames + end.dropped == FRAMES

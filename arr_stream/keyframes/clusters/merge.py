@@ -15,15 +15,13 @@ nothing.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.regions import DoubleArray, TouchingRegions, clusters_from_labels, shared_borders
+from arr_stream.keyframes.clusters.regions import DoubleArray, clusters_from_labels, shared_borders
 from arr_stream.keyframes.clusters.slic import SkimageSlic
 from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
 
@@ -103,50 +101,35 @@ def _looks(rgb: ByteArray) -> tuple[list[FloatArray], FloatArray]:
 
 def merged(graph: RegionGraph, count: int) -> IntArray:
     """Return `[n]` int32: the final region of each, after merging the most similar neighbours down to `count`."""
-    merging = _Merging(graph)
-    left = len(graph.sizes)
-    while left > count and merging.merge_most_alike():
-        left -= 1
-    return merging.owners()
+    sizes, looks, total = graph.sizes.copy(), graph.looks.copy(), float(graph.sizes.sum())
+    owner = np.arange(len(sizes), dtype=np.int32)
 
-
-class _Merging(TouchingRegions):
-    """The graph during merging. Outdated heap entries stay in the heap and are recognised by their age."""
-
-    def __init__(self, graph: RegionGraph) -> None:
-        super().__init__(len(graph.sizes), graph.pairs, graph.lengths, graph.edges)
-        self.sizes, self.looks = graph.sizes.copy(), graph.looks.copy()
-        self.total = float(graph.sizes.sum())
-        self.merges = [0] * len(graph.sizes)
-        costs = self._costs(graph.pairs[:, 0], graph.pairs[:, 1], graph.edges / graph.lengths)
-        self.heap = [(cost, a, b, 0, 0) for cost, (a, b) in zip(costs.tolist(), graph.pairs.tolist(), strict=True)]
-        heapq.heapify(self.heap)
-
-    def merge_most_alike(self) -> bool:
-        """Merge the two most similar regions; return False if no two touch."""
-        while self.heap:
-            _, a, b, merges_a, merges_b = heapq.heappop(self.heap)
-            if self.into[a] == a and self.into[b] == b and (self.merges[a], self.merges[b]) == (merges_a, merges_b):
-                self._merge(a, b)
-                return True
-        return False
-
-    def _merge(self, kept: int, gone: int) -> None:
-        self.join(gone, kept)
-        self.merges[kept] += 1
-        self.sizes[kept] += self.sizes[gone]
-        self.looks[kept] += self.looks[gone]
-        around = self.borders[kept]
-        others = np.fromiter(around, np.int64, len(around))
-        edges = np.array([edge / length for length, edge in around.values()])
-        for other, cost in zip(around, self._costs(np.full_like(others, kept), others, edges).tolist(), strict=True):
-            a, b = (kept, other) if kept < other else (other, kept)
-            heapq.heappush(self.heap, (cost, a, b, self.merges[a], self.merges[b]))
-
-    def _costs(self, a: npt.NDArray[np.integer], b: npt.NDArray[np.integer], edges: DoubleArray) -> DoubleArray:
-        """Return `[m]`: the dissimilarity of regions `a` and `b`, given the mean strength of the edge between them."""
-        size_a, size_b = self.sizes[a], self.sizes[b]
-        apart = self.looks[a] / size_a[:, None] - self.looks[b] / size_b[:, None]
-        smallness = (size_a * size_b / ((size_a + size_b) * self.total)) ** SIZE_POWER
-        costs: DoubleArray = (np.sqrt((apart * apart).sum(axis=1)) + EDGE_WEIGHT * edges) * smallness
+    def costs_of(pairs: IntArray, lengths: DoubleArray, edges: DoubleArray) -> DoubleArray:
+        """Return `[m]`: the dissimilarity of neighbours."""
+        a, b = pairs.T
+        apart = looks[a] / sizes[a, None] - looks[b] / sizes[b, None]
+        smallness = (sizes[a] * sizes[b] / ((sizes[a] + sizes[b]) * total)) ** SIZE_POWER
+        costs: DoubleArray = (np.sqrt((apart * apart).sum(axis=1)) + EDGE_WEIGHT * (edges / lengths)) * smallness
         return costs
+
+    pairs, lengths, edges = graph.pairs.copy(), graph.lengths.astype(np.float64), graph.edges
+    costs = costs_of(pairs, lengths, edges)
+    for _ in range(len(sizes) - count):
+        if not len(costs):
+            break
+        kept, gone = pairs[costs.argmin()]
+        owner[owner == gone] = kept
+        sizes[kept] += sizes[gone]
+        looks[kept] += looks[gone]
+        pairs[pairs == gone] = kept
+        # A neighbour of both has two borders with the merged region, which become one.
+        around = (pairs == kept).any(axis=1)
+        others, border = np.unique(pairs[around].sum(axis=1) - kept, return_inverse=True)
+        apart = others != kept
+        joined = np.sort(np.stack([others, np.full_like(others, kept)], axis=1))[apart].astype(np.int32)
+        new_lengths, new_edges = (np.bincount(border, values[around])[apart] for values in (lengths, edges))
+        pairs = np.concatenate([pairs[~around], joined])
+        costs = np.concatenate([costs[~around], costs_of(joined, new_lengths, new_edges)])
+        lengths = np.concatenate([lengths[~around], new_lengths])
+        edges = np.concatenate([edges[~around], new_edges])
+    return owner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from typing import Any, TypeVar
 
@@ -92,66 +91,27 @@ def pieces_of(labels: Labels) -> IntArray:
 
 
 def absorb_small(labels: Labels, smallest_px: float) -> IntArray:
-    """Give every connected piece of less than `smallest_px` places to the region it shares the longest border with.
+    """Give every connected piece of less than `smallest_px` places to the piece it shares the longest border with.
 
-    The smallest piece is merged first; a piece that grows past the limit by merging is kept. A map of one piece is
-    returned unchanged, however small. The result is `[h, w]` int32 with the same ids, without those that lost all
-    pixels.
+    In each round, pieces merge into larger ones, until none is small. A map of one piece is returned unchanged, however
+    small. The result is `[h, w]` int32 with the same ids, without those that lost all pixels.
     """
-    pieces = pieces_of(labels)
-    sizes = np.bincount(pieces.ravel())
-    kept_id = np.empty(len(sizes), np.int32)
-    kept_id[pieces.ravel()] = labels.ravel()
-    regions = TouchingRegions(len(sizes), *shared_borders(pieces))
-    left = sizes.tolist()
-    waiting = [(size, piece) for piece, size in enumerate(left) if size < smallest_px]
-    heapq.heapify(waiting)
-    while waiting:
-        size, piece = heapq.heappop(waiting)
-        around = regions.borders[piece]
-        # A merged piece also has an outdated heap entry with its old size; only the new one counts.
-        if size != left[piece] or regions.into[piece] != piece or not around:
-            continue
-        target = max(around, key=lambda other: (around[other][0], -other))
-        regions.join(piece, target)
-        left[target] += size
-        if left[target] < smallest_px:
-            heapq.heappush(waiting, (left[target], target))
-    return np.asarray(kept_id[regions.owners()][pieces], np.int32)
-
-
-class TouchingRegions:
-    """Regions that merge into neighbours one by one, with the borders of `shared_borders`.
-
-    Attributes:
-        borders: For each region, its neighbours with the length and the edges of the border to each.
-        into: For each region, itself or the region that it merged into.
-    """
-
-    def __init__(self, count: int, pairs: IntArray, lengths: IntArray, edges: DoubleArray) -> None:
-        self.into = list(range(count))
-        self.borders: list[dict[int, tuple[int, float]]] = [{} for _ in self.into]
-        for (a, b), length, edge in zip(pairs.tolist(), lengths.tolist(), edges.tolist(), strict=True):
-            self.borders[a][b] = self.borders[b][a] = (length, edge)
-
-    def join(self, gone: int, kept: int) -> None:
-        """Merge one region into a neighbour."""
-        self.into[gone] = kept
-        around = self.borders[kept]
-        for other, (length, edge) in self.borders[gone].items():
-            del self.borders[other][gone]
-            if other != kept:
-                known_length, known_edge = around.get(other, (0, 0.0))
-                around[other] = self.borders[other][kept] = (known_length + length, known_edge + edge)
-        self.borders[gone] = {}
-
-    def owners(self) -> IntArray:
-        """Return `[n]`: the final region of each."""
-        # A region merges only into an existing one, so the chain ends at an existing region.
-        owner = np.array(self.into, np.int32)
-        while (owner[owner] != owner).any():
-            owner = owner[owner]
-        return owner
+    labels = labels.astype(np.int32)
+    while True:
+        pieces = pieces_of(labels)
+        sizes = np.bincount(pieces.ravel())
+        pairs, lengths, _ = shared_borders(pieces)
+        if not len(pairs) or sizes.min() >= smallest_px:
+            return labels
+        here, there = np.concatenate([pairs, pairs[:, ::-1]]).T
+        # Written in this order, the last neighbour of a piece has the longest border, of equal ones the least id.
+        order = np.lexsort((-there, np.tile(lengths, 2)))
+        target = np.arange(len(sizes))
+        target[here[order]] = there[order]
+        larger = (sizes[target] > sizes) | (sizes[target] == sizes) & (target < np.arange(len(sizes)))
+        id_of = np.zeros(len(sizes), np.int32)
+        id_of[pieces] = labels
+        labels = np.where((sizes < smallest_px) & larger, id_of[target], id_of)[pieces]
 
 
 def lattice_hw(count: int, height: int, width: int) -> tuple[int, int]:
