@@ -204,16 +204,6 @@ def test_attention_to_the_last_frame_before_a_change_of_size_is_no_error(tmp_pat
     assert result.error is None and watcher.answered >= 1
 
 
-def test_a_cut_cancels_the_answer_about_the_scene_before(clip: Path) -> None:
-    session = ScriptedSession(seconds=20.0)
-    with _stream(clip) as stream:
-        live = _live(session, Plan("what?", "change"), stream)
-        watched = list(_watched_live(live, stream, 0.03))
-    told = [(patches.index, answer.frame_index) for patches in watched for answer in patches.answers]
-    assert len(told) == 1 and told[0][1] == 0 and 20 < told[0][0] < 29
-    assert len(session.asked_at) == 2 and session.asked_at[1] >= 2.0
-
-
 def test_words_that_came_before_a_failure_are_kept(clip: Path) -> None:
     class BreaksOff(ScriptedSession):
         def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:

@@ -124,7 +124,6 @@ class Watcher:
         self._most_cells = 0
         self._skipped = SkippedFrames()
         self._requested: str | None = None
-        self._on_request = False
         self.on_begin: Callable[[], None] | None = None
         self._check(plan)
 
@@ -181,7 +180,6 @@ class Watcher:
         feeding, notices = self._show(frame, patches)
         answers: tuple[Answer, ...] = ()
         question, self._requested = self._requested, None
-        self._on_request = question is not None
         if question is None and self._should_ask(frame, patches, last):
             question = self._plan.question
         if question is not None:
@@ -206,10 +204,6 @@ class Watcher:
             self.stream.attend(attention, shown.index)
         if shown.feeding is not None and shown.feeding.rebuilt is not None:
             self.stream.pipeline.forget_sent()
-
-    def supersedes(self, patches: PatchSet) -> bool:
-        """Return whether a newer frame makes the running answer pointless, because a cut ended its scene."""
-        return self._plan.when == "change" and patches.refresh_reason == "cut" and not self._on_request
 
     def close(self) -> None:
         self.session.close()
@@ -309,10 +303,7 @@ class _AnyStop:
 
 
 class LiveWatcher:
-    """Watcher on a worker thread: it takes the newest frame whenever it is free; a later patch set carries the result.
-
-    A scene cut cancels an answer about a changing scene, so that the new scene does not wait for it.
-    """
+    """Watcher on a worker thread: it takes the newest frame whenever it is free; a later one carries the result."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -338,11 +329,8 @@ class LiveWatcher:
         if ending is not None:
             shown = self._watcher.watch(frame, _bare(self._skipped.onto(patches)), ending)
             return _merged(patches, shown)
-        busy = self._pending is not None
-        if busy or not self._watcher.wants(frame.pts_seconds):
+        if self._pending is not None or not self._watcher.wants(frame.pts_seconds):
             self._skipped.add(patches)
-            if busy and self._watcher.supersedes(patches):
-                self._superseded.set()
             self._watcher.undo_selection()
             return patches
         stream = self._watcher.stream
