@@ -12,7 +12,7 @@ import torch
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import FINER, Frame, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
-from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, respond
+from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, respond
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SentCells, token_map
 from tests.tiny_qwen import EVERY_FAMILY, load_tiny, picture
 
@@ -236,7 +236,3 @@ def test_the_newest_view_stands_but_a_coarse_one_not_before_a_finer(tiny: tuple[
     np.testing.assert_array_equal(token_map(views, grid, 0)[0], expected)
     np.testing.assert_array_equal(token_map(views, grid, 3)[0] >= 0, expected != 2)
     assert (token_map(views, Grid((129, 128), 4, 4), 0)[0] == -1).all()
-
-
-def test_the_layer_is_two_thirds_up() -> None:
-    assert [default_layer(layers) for layers in (1, 4, 28, 36)] == [0, 2, 18, 23]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, patch_rows, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
 from arr_stream.vlm.qwen3_vl.encoding import LEAST_WEIGHT, Mode
-from tests.tiny_qwen import EVERY_FAMILY, load_tiny, picture
+from tests.tiny_qwen import EVERY_FAMILY, picture
 
 pytest.importorskip("transformers")
 
@@ -199,14 +198,6 @@ def test_some_cells_of_a_video_are_the_stock_model_with_the_others_masked(
     assert bench.run(entries, piecewise=True).equals(theirs)
 
 
-def test_the_modes_differ_from_one_another(bench: Bench) -> None:
-    rgb = picture()
-    cells = some_cells((8, 10), 6).in_reading_order()
-    modes: tuple[Mode, ...] = ("sparse", "prune")
-    one, other = (bench.run([seen(bench.block(mode, rgb, rgb, cells))]) for mode in modes)
-    assert (one.logits - other.logits).abs().max() > 0.01
-
-
 def test_weights_are_a_bias_on_the_attention_to_each_cell(tiny: tuple[Any, Any], bench: Bench) -> None:
     skip_if_refused(tiny[0])
     pictures = [picture(320, 256, 1), picture(256, 288, 2)]
@@ -238,18 +229,6 @@ def test_without_a_map_the_scores_of_the_chosen_are_the_weights(tiny: tuple[Any,
     bias[visual(inputs)] = weights.reshape(-1).log()
     theirs = stock_run(tiny[0], inputs, bias)
     assert bench.run([seen(bench.block("weight", rgb, rgb, cells))]).equals(theirs)
-
-
-def test_eager_attention_gives_the_same(tiny_qwen: Path) -> None:
-    model, processor = load_tiny(tiny_qwen, attn_implementation="eager")
-    bench = Bench.of(model, processor)
-    rgb = picture()
-    inputs = image_inputs(processor, [rgb])
-    cells = some_cells((8, 10), 11).in_reading_order()
-    hidden = left_out(inputs, [cells])
-    with hidden_patches(model, [shown(cells)]):
-        theirs = stock_run_without(model, inputs, hidden)
-    assert bench.run([seen(bench.block("sparse", rgb, rgb, cells))]).equals(theirs)
 
 
 def test_what_needs_biased_attention_is_refused(tiny: tuple[Any, Any]) -> None:

@@ -177,11 +177,6 @@ def test_frames_of_a_pair_are_merged_without_doubles(data: st.DataObject) -> Non
     _assert_in_order(both)
 
 
-def test_grids_of_a_pair_must_agree() -> None:
-    with pytest.raises(ValueError, match="grids differ"):
-        merged([Cells.whole((2, 3)), Cells.whole((3, 2))])
-
-
 def test_a_coarse_cell_is_the_block_scaled_down_whole_or_cut_off() -> None:
     rgb = texture_picture(picture(160, 128), (160, 128))
     cells = _cells((4, 5), [(0, 0, 1), (0, 0, 2), (2, 4, 1), (1, 3, 2), (3, 4, 2), (2, 2, 0)])

@@ -155,8 +155,6 @@ def merged(parts: Sequence[Cells]) -> Cells:
 
     A cell that one frame gives finer appears only so.
     """
-    if len({part.grid_hw for part in parts}) > 1:
-        raise ValueError(f"grids differ: {parts[0].grid_hw} and {parts[-1].grid_hw}")
     joined = concatenated(parts)
     finer = np.zeros(joined.grid_hw, bool)
     finer[joined.rows[joined.level == FINER], joined.columns[joined.level == FINER]] = True
