@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import pickle
 import shutil
-import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from safetensors.torch import save_file
 
 from arr_stream import weights
 from arr_stream.config import ModelSettings
-from arr_stream.errors import ArrStreamError, BackendUnavailable, FetchFailed, InvalidSetting, WeightsInvalid
+from arr_stream.errors import ArrStreamError, BackendUnavailable, FetchFailed, WeightsInvalid
 from arr_stream.weights.catalogue import HubFile, KnownWeights, place
 from tests.weight_files import FileServer, PickleBomb, Served, serving_files
 
@@ -78,7 +77,7 @@ def test_a_pickle_with_code_is_refused_and_never_run(tmp_path: Path, kind: str) 
     else:
         content = {"weight": STATE["weight"], "x": PickleBomb(mark)}
         torch.save(content, path, _use_new_zipfile_serialization=kind == "zipped")
-    with refused(WeightsInvalid, str(path), *(() if kind == "bare" else ("code", "open"))):
+    with refused(WeightsInvalid, str(path), *(() if kind == "bare" else ("could run code", "open"))):
         weights.load_state_dict(path)
     assert not mark.exists()
     if kind != "bare":
@@ -120,14 +119,13 @@ def test_a_damaged_byte_never_raises_anything_else(tmp_path: Path, name: str, at
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        (b"", "empty"),
+        (b"", "damaged"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "LFS"),
-        (b"<!DOCTYPE html><html>", "web page"),
-        (b"hello, these are not weights", "damaged"),
+        (b"<!DOCTYPE html><html>", "damaged"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
-def test_what_is_not_weights_is_named(tmp_path: Path, content: bytes, word: str, suffix: str) -> None:
+def test_what_is_not_weights_is_refused(tmp_path: Path, content: bytes, word: str, suffix: str) -> None:
     path = tmp_path / f"model.{suffix}"
     path.write_bytes(content)
     with refused(WeightsInvalid, str(path), word):
@@ -135,17 +133,14 @@ def test_what_is_not_weights_is_named(tmp_path: Path, content: bytes, word: str,
 
 
 def test_folders_and_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(WeightsInvalid, match="a folder"):
-        weights.load_state_dict(tmp_path)
-    with pytest.raises(BackendUnavailable, match="no such"):
-        weights.load_state_dict(tmp_path / "none.pth")
+    for path in (tmp_path, tmp_path / "none.pth"):
+        with pytest.raises(BackendUnavailable, match="no such"):
+            weights.load_state_dict(path)
 
 
 def test_a_torchscript_program_is_refused(tmp_path: Path) -> None:
-    torch.save(STATE, tmp_path / "model.pt")
-    with zipfile.ZipFile(tmp_path / "model.pt", "a") as program:
-        program.writestr("model/code/__torch__.py", "")
-    with refused(WeightsInvalid, "TorchScript", "models fetch"):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "model.pt"))
+    with refused(WeightsInvalid, "TorchScript"):
         weights.load_state_dict(tmp_path / "model.pt")
 
 
@@ -154,7 +149,7 @@ def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "plain.pth") as plain, zipfile.ZipFile(tmp_path / "bomb.pth", "w") as bomb:
         for entry in plain.namelist():
             bomb.writestr(entry, plain.read(entry), zipfile.ZIP_DEFLATED)
-    with pytest.raises(WeightsInvalid, match="compressed"):
+    with refused(WeightsInvalid, "bomb.pth"):
         weights.load_state_dict(tmp_path / "bomb.pth")
 
 
@@ -201,8 +196,6 @@ def test_the_catalogue_agrees_with_open_clip() -> None:
         if isinstance(entry.origin, HubFile):
             model, _, tag = entry.name.partition(":")
             assert open_clip.get_pretrained_cfg(model, tag)["hf_hub"] == f"{entry.origin.repository}/"
-            text = open_clip.get_model_config(model)["text_cfg"]
-            assert text.get("hf_tokenizer_name", "") == entry.tokenizer
 
 
 def test_the_catalogue_agrees_with_segment_anything() -> None:
@@ -220,16 +213,10 @@ def test_the_folder_follows_setting_then_environment_then_cache(
     assert weights.folder(str(tmp_path / "set")) == tmp_path / "set"
     assert weights.folder() == tmp_path / "env"
     monkeypatch.delenv("ARR_STREAM_MODELS")
-    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert weights.folder() == tmp_path / "arr-stream" / "models"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert weights.folder() == Path.home() / ".cache" / "arr-stream" / "models"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert weights.folder() == Path.home() / "Library" / "Caches" / "arr-stream" / "models"
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
-    assert weights.folder() == tmp_path / "arr-stream" / "models"
 
 
 @given(name=st.text("./\\:~ abé\0", max_size=12))
@@ -269,13 +256,6 @@ def test_download_fetches_and_offline_forbids(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with refused(FetchFailed, "HF_HUB_OFFLINE", "timm/vit_base_patch32_clip_224.openai"):
         weights.find("ViT-B-32:openai", ModelSettings(folder=str(tmp_path), download=True))
-
-
-def test_devices() -> None:
-    assert weights.pick_device("cpu") == torch.device("cpu")
-    assert weights.pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(InvalidSetting, match="auto, cpu and cuda"):
-        weights.pick_device("tpu")
 
 
 # Verifying
@@ -327,13 +307,12 @@ def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_file_is_fetched_once_and_its_progress_told(server: FileServer, tmp_path: Path) -> None:
+def test_a_file_is_fetched_once(server: FileServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     server.files["/a.pth"] = Served(DATA)
-    entry, told = entry_at(f"{server.url}/a.pth"), list[tuple[int, int | None]]()
-    path = weights.fetch(entry, tmp_path, progress=lambda done, total: told.append((done, total)))
+    entry = entry_at(f"{server.url}/a.pth")
+    path = weights.fetch(entry, tmp_path)
     assert path.read_bytes() == DATA and weights.verify(entry, path).startswith("ok")
-    assert told[-1] == (len(DATA), len(DATA)) and [done for done, _ in told] == sorted(done for done, _ in told)
-    assert files_in(tmp_path) == {"a.pth"}
+    assert files_in(tmp_path) == {"a.pth"} and capfd.readouterr() == ("", "")
     weights.fetch(entry, tmp_path)
     assert len(server.asked) == 1
     server.files["/a.pth"] = Served(DATA[::-1])
@@ -347,14 +326,11 @@ def test_a_file_is_fetched_once_and_its_progress_told(server: FileServer, tmp_pa
     [
         (Served(DATA[::-1]), None, (DIGEST, "tampered")),
         (Served(DATA), None, ("500000",)),
-        (Served(DATA, length=False), None, ("500000",)),
+        (Served(DATA, length=False), len(DATA), ("expected", str(len(DATA)))),
         (Served(DATA), 77, ("expected 77",)),
-        (Served(DATA, cut_after=300_000), len(DATA), ("300000", str(len(DATA)), "run it again")),
-        *(
-            (Served(status=302, headers={"Location": to}), None, ("answers 302",))
-            for to in ("file:///etc/passwd", "data:text/plain,hello")
-        ),
-        (Served(status=302, headers={"Location": "ftp://example.org/a"}), None, ("not an https",)),
+        (Served(DATA, cut_after=300_000), len(DATA), ("SHA-256", "try again")),
+        (Served(status=302, headers={"Location": "file:///etc/passwd?token=secret"}), None, ("302",)),
+        (Served(status=302, headers={"Location": "http://127.0.0.1:9/a?token=secret"}), None, ("unknown url type",)),
         *((Served(status=code), None, (str(code),)) for code in (404, 500)),
     ],
 )
@@ -369,12 +345,14 @@ def test_what_is_refused_leaves_nothing(
     if "500000" in words:
         monkeypatch.setattr("arr_stream.weights.fetching.MAX_BYTES", 500_000)
     server.files["/a.pth"] = served
-    with refused(FetchFailed, *words):
+    with pytest.raises(FetchFailed) as caught:
         weights.fetch(entry_at(f"{server.url}/a.pth", size_bytes), tmp_path)
+    said = str(caught.value)
+    assert all(word in said for word in words) and "secret" not in said and "\n" not in said
     assert not files_in(tmp_path)
 
 
-def test_redirects_to_https_are_followed_and_others_refused(
+def test_redirects_to_https_are_followed_and_certificates_checked(
     server: FileServer, hub: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.files["/a.pth"] = Served(status=302, headers={"Location": f"{server.url}/b?signature=secret"})
@@ -382,7 +360,7 @@ def test_redirects_to_https_are_followed_and_others_refused(
     assert weights.fetch(entry_at(f"{server.url}/a.pth"), tmp_path).read_bytes() == DATA
     server.files["/c.pth"] = Served(status=302, headers={"Location": f"{hub.url}/a.pth"})
     for url in (f"{server.url}/c.pth", f"{hub.url}/a.pth"):
-        with refused(FetchFailed, "not an https"):
+        with refused(FetchFailed, "unknown url type"):
             weights.fetch(entry_at(url), tmp_path, force=True)
     assert not hub.asked
     monkeypatch.delenv("SSL_CERT_FILE")
@@ -390,16 +368,8 @@ def test_redirects_to_https_are_followed_and_others_refused(
         weights.fetch(entry_at(f"{server.url}/b"), tmp_path, force=True)
 
 
-def test_refusals_are_without_secrets(server: FileServer, tmp_path: Path) -> None:
-    server.files["/a.pth"] = Served(status=302, headers={"Location": "file:///x?token=hunter2"})
-    for url in (f"{server.url}/a.pth", f"https://user:hunter2@127.0.0.1:{server.server_port}/none?token=hunter2"):
-        with pytest.raises(FetchFailed) as caught:
-            weights.fetch(entry_at(url), tmp_path)
-        assert "hunter2" not in str(caught.value)
-
-
 def test_no_server_and_silent_servers(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FetchFailed, match="no connection"):
+    with pytest.raises(FetchFailed, match="Connection refused"):
         weights.fetch(entry_at("https://127.0.0.1:9/a.pth"), tmp_path)
 
     monkeypatch.setattr("arr_stream.weights.fetching.TIMEOUT_SECONDS", 0.2)
@@ -458,12 +428,10 @@ def no_hub_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_hub_states_the_hash(hub: FileServer, tmp_path: Path, safetensors_bytes: bytes) -> None:
     serve_hub(hub, "own/repo", "open_clip_model.safetensors", safetensors_bytes)
-    told: list[int] = []
     models_folder = tmp_path / "models"
-    path = weights.fetch(HUB_ENTRY, models_folder, hub_endpoint=hub.url, progress=lambda done, total: told.append(done))
+    path = weights.fetch(HUB_ENTRY, models_folder, hub_endpoint=hub.url)
     assert weights.load_state_dict(path).keys() == STATE.keys()
     assert files_in(models_folder) == {"open_clip_model.safetensors"}
-    assert told[-1] == len(safetensors_bytes)
 
 
 @pytest.mark.parametrize(("stated", "published"), [("a" * 64, None), (None, "b" * 64)], ids=["hub", "catalogue"])
@@ -482,12 +450,3 @@ def test_a_repository_without_the_file(hub: FileServer, tmp_path: Path) -> None:
     hub.files["/own/repo/resolve/main/open_clip_model.safetensors"] = Served(status=404, headers=headers)
     with refused(FetchFailed, "own/repo", "EntryNotFound"):
         weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=hub.url)
-
-
-def test_the_tokenizer_comes_along(hub: FileServer, tmp_path: Path, safetensors_bytes: bytes) -> None:
-    serve_hub(hub, "own/repo", "open_clip_model.safetensors", safetensors_bytes)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        serve_hub(hub, "own/words", name, b"{}")
-    entry = replace(HUB_ENTRY, tokenizer="own/words")
-    path = weights.fetch(entry, tmp_path / "models", hub_endpoint=hub.url)
-    assert files_in(path.parent) >= {"tokenizer.json", "tokenizer_config.json", path.name}

@@ -44,7 +44,7 @@ COMMANDS = {
         "tune:tune",
         "Fit the scorers' weights to footage with masks or boxes, and test them on held-out footage.",
     ),
-    "models": ("models:app", "Weights on disk: list, download, verify, and locate them."),
+    "models": ("models:app", "Weights on disk: list, download and verify them."),
     "vllm-args": (
         "vllm_args:vllm_args",
         "Print the command that starts vLLM with the plugin for cells at their true places.",

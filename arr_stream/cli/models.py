@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_stream.cli.console import Advance, counting, out, print_line, say
+from arr_stream.cli.console import out, print_line, say
 from arr_stream.cli.measuring import Json
 from arr_stream.errors import ArrStreamError, BackendUnavailable, WeightsInvalid
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
     from arr_stream.weights import KnownWeights
-    from arr_stream.weights.fetching import Progress
 
-app = typer.Typer(help="Weights on disk: list, download, verify, and locate them.", no_args_is_help=True)
+app = typer.Typer(help="Weights on disk: list, download and verify them.", no_args_is_help=True)
 
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]...", help="As in the list, or open_clip's NAME:TAG.")
@@ -57,7 +56,7 @@ def fetch(
     folder: Folder = None,
     force: Annotated[bool, typer.Option("--force", help="Download again, even if the file exists.")] = False,
 ) -> None:
-    """Download weights; an interrupted download is resumed."""
+    """Download weights."""
     from arr_stream import weights
 
     models_folder = _folder(folder)
@@ -66,10 +65,7 @@ def fetch(
         there = weights.on_disk(wanted, models_folder) is not None and not force
         what = "is there already" if there else f"from {wanted.origin}, licence {wanted.licence}"
         say(f"{wanted.name}: {what}")
-        with counting() as advance:
-            progress = _progress(wanted.name, advance)
-            path = weights.fetch(wanted, models_folder, progress=progress, force=force)
-        print_line(str(path))
+        print_line(str(weights.fetch(wanted, models_folder, force=force)))
 
 
 @app.command()
@@ -98,30 +94,11 @@ def verify(names: Names = None, folder: Folder = None) -> None:
         raise typer.Exit(BackendUnavailable.exit_code)
 
 
-@app.command()
-def path(
-    name: Annotated[
-        str | None, typer.Argument(help="Name of weights; without it, print the folder of all weights.")
-    ] = None,
-    folder: Folder = None,
-) -> None:
-    """Print the path of the folder or of one model's file."""
-    from arr_stream import weights
-    from arr_stream.config import ModelSettings
-
-    models_folder = _folder(folder)
-    place = models_folder if name is None else weights.find(name, ModelSettings(folder=str(models_folder)))
-    print_line(str(place))
-
-
 def fetch_needed(settings: Settings) -> None:
-    """Download the weights that a run needs and may fetch, and show the progress, before anything else starts."""
-    from arr_stream import weights
-    from arr_stream.keyframes.generate import needed_weights
+    """Download the weights that a run needs and may fetch, before its own display begins."""
+    from arr_stream.stream import fetch_weights
 
-    for name in needed_weights(settings) if settings.models.download else ():
-        with counting() as advance:
-            weights.find(name, settings.models, _progress(name, advance))
+    fetch_weights(settings)
 
 
 def _folder(given: Path | None) -> Path:
@@ -143,8 +120,3 @@ def _row(weights: KnownWeights, models_folder: Path) -> dict[str, object]:
         "origin": str(weights.origin),
         "path": str(there) if there else None,
     }
-
-
-def _progress(name: str, advance: Advance) -> Progress:
-    """Return the callback of a download that shows its megabytes."""
-    return lambda done, total: advance(f"{name}: {done / 1e6:.0f} MB", done, total or done)

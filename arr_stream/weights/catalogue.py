@@ -15,7 +15,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,10 +54,9 @@ class KnownWeights:
         name: As in the settings.
         kind: `clip`, `sam`, `objects` or `vlm`.
         origin: Source of the file: a file on the hub, an https address, or the path of a file inside the package.
-        licence: SPDX identifier or the licence's own name; `unknown` for entries from open_clip's table.
+        licence: SPDX identifier; `unknown` for entries from open_clip's table.
         size_bytes: Exact size, if published.
-        sha256: Hash in hexadecimal, if published.
-        tokenizer: Hub repository of the tokenizer that the model needs, empty if it uses open_clip's own.
+        sha256: Hash in hexadecimal, if published; always for an https address.
     """
 
     name: str
@@ -67,7 +65,6 @@ class KnownWeights:
     licence: str
     size_bytes: int | None = None
     sha256: str | None = None
-    tokenizer: str = ""
 
     @property
     def file_name(self) -> str:
@@ -159,18 +156,6 @@ _ENTRIES = (
         sha256="ac4f8c4b88af6d963118cbf40ad93176d092abbedfcb752601ae1866352656e6",
         revision="1a25a446712ba5ee05982a381eed697ef9b435cf",
     ),
-    _hub("ViT-B-16:laion2b_s34b_b88k", "laion/CLIP-ViT-B-16-laion2B-s34B-b88K", "MIT"),
-    _hub("ViT-B-16-SigLIP:webli", "timm/ViT-B-16-SigLIP", "Apache-2.0", tokenizer="timm/ViT-B-16-SigLIP"),
-    _hub("ViT-B-16-SigLIP2:webli", "timm/ViT-B-16-SigLIP2", "Apache-2.0", tokenizer="timm/ViT-B-16-SigLIP2"),
-    _hub("MobileCLIP-S1:datacompdr", "apple/MobileCLIP-S1-OpenCLIP", "apple-amlr"),
-    _hub("MobileCLIP-S2:datacompdr", "apple/MobileCLIP-S2-OpenCLIP", "apple-amlr"),
-    _hub(
-        "MobileCLIP2-S0:dfndr2b",
-        "timm/MobileCLIP2-S0-OpenCLIP",
-        "apple-amlr",
-        sha256="ab91a1a0c4330d6b1913e24d5035dfdea15423316aaec649610c6b1c6ddd0e95",
-        revision="095906d28bf54d7584dc411e8ffe448f34289e05",
-    ),
 )
 CATALOGUE: dict[str, KnownWeights] = {entry.name: entry for entry in _ENTRIES}
 
@@ -201,18 +186,14 @@ def known(name: str) -> KnownWeights:
 
 def _from_open_clip(name: str, model: str, tag: str) -> KnownWeights:
     with needed_by(f"looking up {name}"):
-        from open_clip import get_model_config
         from open_clip.pretrained import get_pretrained_cfg, list_pretrained
-    entry = get_pretrained_cfg(model, tag)
-    if not entry:
+    repository, _, file_name = get_pretrained_cfg(model, tag).get("hf_hub", "").rpartition("/")
+    if not repository:
         choices = [*CATALOGUE, *(":".join(pair) for pair in list_pretrained())]
         near = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)
-        raise InvalidSetting(f"open_clip knows no weights {name!r}", remedy=f"did you mean {near[0]!r}?")
-    tokenizer = ((get_model_config(model) or {}).get("text_cfg") or {}).get("hf_tokenizer_name") or ""
-    repository, _, file_name = entry.get("hf_hub", "").rpartition("/")
+        raise InvalidSetting(f"open_clip knows no weights {name!r} on the hub", remedy=f"did you mean {near[0]!r}?")
     # A bare repository means open_clip's usual file, which the hub also has as safetensors.
-    origin = HubFile(repository, file_name or HUB_WEIGHTS) if repository else entry["url"]
-    return KnownWeights(name, "clip", origin, "unknown", tokenizer=tokenizer)
+    return KnownWeights(name, "clip", HubFile(repository, file_name or HUB_WEIGHTS), "unknown")
 
 
 def folder(setting: str = "auto") -> Path:
@@ -220,17 +201,10 @@ def folder(setting: str = "auto") -> Path:
     chosen = setting if setting != "auto" else os.environ.get("ARR_STREAM_MODELS", "")
     if chosen:
         return expanded(chosen)
-    return _user_cache() / "arr-stream" / "models"
-
-
-def _user_cache() -> Path:
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification requires that relative paths be ignored.
-    return Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"
+    cache = Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"
+    return cache / "arr-stream" / "models"
 
 
 def place(weights: KnownWeights, models_folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """Download of weights from the Hugging Face hub or the web, only on request.
 
-A file is staged under another name until it is complete and its hash is right. No credentials are sent.
+A file gets its name only when it is complete and its hash is right. No credentials are sent.
 """
 
 from __future__ import annotations
@@ -9,43 +9,28 @@ import logging
 import os
 import re
 import shutil
-import ssl
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from email.message import Message
-from http.client import HTTPException, HTTPResponse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from arr_stream.config import ModelSettings
 from arr_stream.errors import BackendUnavailable, FetchFailed, WeightsInvalid
-from arr_stream.extras import remedy_for
+from arr_stream.extras import needed_by
 from arr_stream.weights.catalogue import HubFile, KnownWeights, folder, known, on_disk, place
 from arr_stream.weights.loading import sha256_of
-
-Progress = Callable[[int, int | None], object]
-"""Callback with the bytes so far and the bytes in all (None if unknown)."""
 
 MAX_BYTES = 20 * 2**30
 """Largest download of weights of unknown size."""
 TIMEOUT_SECONDS = 30.0
 """Longest wait for data from the web."""
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-_STAGING = ".fetching"
-_BLOCK_BYTES = 1 << 18
 _SPARE_BYTES = 64 * 2**20
 """Disk space that must remain free besides the file."""
-_ROOM_REMEDY = "make room, or choose another folder with ARR_STREAM_MODELS or --set models.folder=FOLDER"
-_OTHER_MEANS = "if that is the right file, fetch it by other means and put it in its place"
 
 
-def find(name: str, models: ModelSettings, progress: Progress | None = None) -> Path:
+def find(name: str, models: ModelSettings) -> Path:
     """Return the file of known weights; download it if it is missing and `models.download` is set.
-
-    Companions (a tokenizer) are in the same folder.
 
     Raises:
         InvalidSetting: No such name.
@@ -62,7 +47,7 @@ def find(name: str, models: ModelSettings, progress: Progress | None = None) -> 
             remedy=f"fetch them with `arr-stream models fetch {name}`, or set models.download=true",
         )
     if path is None:
-        return fetch(weights, models_folder, progress=progress)
+        return fetch(weights, models_folder)
     # A cheap test for truncated files; `verify` checks the hash.
     size, expected = path.stat().st_size, weights.size_bytes
     if expected is not None and size != expected and path.name == weights.file_name:
@@ -73,25 +58,14 @@ def find(name: str, models: ModelSettings, progress: Progress | None = None) -> 
     return path
 
 
-def fetch(
-    weights: KnownWeights,
-    models_folder: Path,
-    *,
-    progress: Progress | None = None,
-    force: bool = False,
-    hub_endpoint: str | None = None,
-) -> Path:
-    """Download weights, and the tokenizer if the model needs one, into their folder.
+def fetch(weights: KnownWeights, models_folder: Path, *, force: bool = False, hub_endpoint: str | None = None) -> Path:
+    """Download weights into their folder, with a progress bar on a terminal, and return their file.
 
     Args:
         weights: The weights to download.
         models_folder: Folder of all weights; created if needed.
-        progress: Called with the bytes so far and the bytes in all (None if unknown).
         force: Download again; the old file stays until the new one is complete and right.
         hub_endpoint: Another hub than the one that huggingface_hub is set to.
-
-    Returns:
-        The weights' file.
 
     Raises:
         FetchFailed: No connection, no such file, too large, no disk space, cut off, or a wrong hash.
@@ -100,33 +74,30 @@ def fetch(
     origin = weights.origin
     if isinstance(origin, Path):
         return origin
+    if not force and (path := on_disk(weights, models_folder)) is not None:
+        return path
     here = place(weights, models_folder)
-    staging = here / _STAGING
     try:
         here.mkdir(parents=True, exist_ok=True)
-        path = None if force else on_disk(weights, models_folder)
-        if path is None:
+        with TemporaryDirectory(prefix=".fetching-", dir=here) as staging:
+            staged = Path(staging) / weights.file_name
+            stated = None
             if isinstance(origin, HubFile):
-                staged, stated = _from_hub(origin, staging, hub_endpoint, progress)
+                stated = _from_hub(origin, staged, hub_endpoint)
             else:
-                staged, stated = _from_web(origin, staging, weights.size_bytes, progress), None
+                _from_web(origin, staged, weights.size_bytes)
             expected = weights.sha256 or stated
-            if expected is not None and (digest := sha256_of(staged)) != expected.lower():
-                staged.unlink()
+            if expected is not None and (digest := sha256_of(staged)) != expected:
                 raise FetchFailed(
                     f"{weights.name}: the file from {origin} has SHA-256 {digest}, expected {expected}; it was deleted",
                     remedy="try again; if this repeats, the file was replaced, or tampered with in transit",
                 )
-            path = staged.replace(here / staged.name)
-        for name in TOKENIZER_FILES if weights.tokenizer else ():
-            if force or not (here / name).is_file():
-                _from_hub(HubFile(weights.tokenizer, name), staging, hub_endpoint, None)[0].replace(here / name)
+            return staged.replace(here / staged.name)
     except OSError as exc:
         raise FetchFailed(
-            f"{weights.name}: {exc.strerror or type(exc).__name__} in {here}", remedy=_ROOM_REMEDY
+            f"{weights.name} from {origin}: {_one_line(exc)}",
+            remedy=f"check the network and any proxy, and that {here} has room, and run it again",
         ) from exc
-    shutil.rmtree(staging, ignore_errors=True)
-    return path
 
 
 def fetch_repository(
@@ -142,147 +113,79 @@ def fetch_repository(
     """
     with _hub_client(repository, "the model's files", target, "vlm") as hub:
         target.mkdir(parents=True, exist_ok=True)
-        what: dict[str, Any] = {
-            "allow_patterns": list(patterns),
-            "local_dir": target,
-            "endpoint": hub_endpoint,
-            "token": False,
-            "tqdm_class": _reporting_to(None, None),
-        }
+        what = {"allow_patterns": list(patterns), "local_dir": target, "endpoint": hub_endpoint, "token": False}
         planned = hub.snapshot_download(repository, dry_run=True, **what)
         _check_room(target, repository, sum(file.file_size for file in planned if file.will_download), max_bytes)
         hub.snapshot_download(repository, max_workers=2, **what)
 
 
-def _check_room(here: Path, name: str, size_bytes: int | None, max_bytes: int = MAX_BYTES) -> None:
-    """Refuse a file that is too large, or larger than the free disk space."""
-    if size_bytes is None:
-        return
-    if size_bytes > max_bytes:
-        raise FetchFailed(f"{name}: {size_bytes} bytes, more than the {max_bytes} allowed", remedy=_OTHER_MEANS)
-    free = shutil.disk_usage(here).free
-    if size_bytes + _SPARE_BYTES > free:
+def _check_room(here: Path, name: str, size_bytes: int | None, max_bytes: int) -> None:
+    """Refuse a file of unknown size, one that is too large, or one larger than the free disk space."""
+    free = shutil.disk_usage(here).free - _SPARE_BYTES
+    if size_bytes is None or size_bytes > min(free, max_bytes):
         raise FetchFailed(
-            f"{name}: needs {size_bytes / 1e6:.0f} MB in {here}, where {free / 1e6:.0f} MB are free",
-            remedy=_ROOM_REMEDY,
+            f"{name}: {size_bytes} bytes, at most {max_bytes} are allowed, and {free} are free in {here}",
+            remedy="make room, or choose another folder with ARR_STREAM_MODELS or --set models.folder=FOLDER",
         )
 
 
-# The web
+def _from_web(url: str, target: Path, size_bytes: int | None) -> None:
+    """Download a file over https, redirects included: the opener has no handler for other addresses."""
+    # These take 50 ms to import, and most runs need no download.
+    import urllib.request
+    from http.client import HTTPException
 
+    from rich.console import Console
+    from rich.progress import wrap_file
 
-def _from_web(url: str, staging: Path, size_bytes: int | None, progress: Progress | None) -> Path:
-    """Download a file over https into the folder; return its path there."""
-    _check_scheme(url)
-    source, target = _without_secrets(url), staging / Path(urllib.parse.urlsplit(url).path).name
-    staging.mkdir(exist_ok=True)
-    request = urllib.request.Request(url, headers={"User-Agent": "arr-stream", "Accept-Encoding": "identity"})
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPRedirectHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.UnknownHandler,
+    ):
+        opener.add_handler(handler())
+    console = Console(stderr=True)
     try:
-        with ExitStack() as on_failure:
-            on_failure.callback(target.unlink, missing_ok=True)
-            with urllib.request.build_opener(_SafeRedirects).open(request, timeout=TIMEOUT_SECONDS) as response:
-                _receive(response, target, source, size_bytes, progress)
-            on_failure.pop_all()
-    except urllib.error.HTTPError as exc:
-        raise FetchFailed(f"{source}: the server answers {exc.code}", remedy="run it again") from exc
-    except urllib.error.URLError as exc:
-        raise FetchFailed(f"{source}: no connection: {exc.reason}", remedy="check the network and any proxy") from exc
-    except (TimeoutError, ConnectionError, ssl.SSLError, HTTPException) as exc:
-        raise FetchFailed(f"{source}: cut off: {type(exc).__name__} {exc}", remedy="run it again") from exc
-    return target
+        with opener.open(url, timeout=TIMEOUT_SECONDS) as response, target.open("wb") as file:
+            offered = response.length
+            if offered is None or offered != (size_bytes or offered):
+                raise FetchFailed(
+                    f"{target.name}: the server offers {offered} bytes, expected {size_bytes}",
+                    remedy="the file was replaced; put the right one in its place by hand",
+                )
+            _check_room(target.parent, target.name, offered, MAX_BYTES)
+            quiet = not console.is_terminal
+            with wrap_file(response, offered, description=target.name, console=console, disable=quiet) as reader:
+                shutil.copyfileobj(reader, file)
+    except HTTPException as exc:
+        raise ConnectionError(f"no HTTP: {exc}") from exc
 
 
-def _receive(
-    response: HTTPResponse, target: Path, source: str, expected: int | None, progress: Progress | None
-) -> None:
-    """Write a server's response to a file of the expected size."""
-    length = response.headers.get("Content-Length", "")
-    total, max_bytes = int(length) if length.isdigit() else expected, expected or MAX_BYTES
-    if expected is not None and total != expected:
-        raise FetchFailed(
-            f"{source}: the server offers {total} bytes, expected {expected}",
-            remedy="the file was replaced; fetch another version, or put the right one in its place",
-        )
-    _check_room(target.parent, source, total)
-    done = 0
-    with target.open("wb") as file:
-        while done <= max_bytes and (block := response.read(_BLOCK_BYTES)):
-            file.write(block)
-            done += len(block)
-            if progress is not None:
-                progress(done, total)
-    if done > max_bytes:
-        raise FetchFailed(f"{source}: sends more than the {max_bytes} bytes allowed", remedy=_OTHER_MEANS)
-    if done < (total or 0):
-        raise FetchFailed(f"{source}: cut off after {done} of {total} bytes", remedy="run it again")
-
-
-class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Redirect handler that follows redirects to https only."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> urllib.request.Request | None:
-        _check_scheme(newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
-
-
-def _check_scheme(url: str) -> None:
-    if urllib.parse.urlsplit(url).scheme != "https":
-        raise FetchFailed(
-            f"{_without_secrets(url)}: not an https address", remedy="weights are fetched over https only"
-        )
-
-
-def _without_secrets(url: str) -> str:
-    """Return the address without user, password and query."""
-    parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", ""))
-
-
-# The Hugging Face hub
-
-
-def _from_hub(
-    origin: HubFile, staging: Path, endpoint: str | None, progress: Progress | None
-) -> tuple[Path, str | None]:
-    """Stage a file; return it with the SHA-256 that the hub states, if it does."""
+def _from_hub(origin: HubFile, target: Path, endpoint: str | None) -> str | None:
+    """Download a file of the hub; return the SHA-256 that the hub states, as it does for large files."""
     repository, name, revision = origin.repository, origin.file_name, origin.revision
-    with _hub_client(repository, name, staging.parent, "clip") as hub:
+    with _hub_client(repository, name, target.parent.parent, "clip") as hub:
         url = hub.hf_hub_url(repository, name, revision=revision, endpoint=endpoint)
         stated = hub.get_hf_file_metadata(url, token=False, endpoint=endpoint)
-        _check_room(staging.parent, name, stated.size)
-        staged = hub.hf_hub_download(
-            repository,
-            name,
-            revision=revision,
-            local_dir=staging,
-            endpoint=endpoint,
-            token=False,
-            tqdm_class=_reporting_to(progress, stated.size),
-        )
-    # The hub states a SHA-256 for large files, and a git hash, which is of no use here, for small ones.
-    is_sha256 = re.fullmatch(r"[0-9a-f]{64}", stated.etag or "") is not None
-    return Path(str(staged)), stated.etag if is_sha256 else None
+        _check_room(target.parent, name, stated.size, MAX_BYTES)
+        where = {"revision": revision, "local_dir": target.parent, "endpoint": endpoint, "token": False}
+        hub.hf_hub_download(repository, name, **where)
+    return stated.etag if re.fullmatch(r"[0-9a-f]{64}", stated.etag or "") else None
 
 
 @contextmanager
 def _hub_client(repository: str, wanted: str, here: Path, extra: str) -> Iterator[Any]:
     """Import huggingface_hub silenced, and turn its errors into one line; refuse if the environment forbids access."""
+    by_hand = f"put {wanted} into {here} by hand"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
-        raise FetchFailed(
-            f"{repository} is on the Hugging Face hub, and HF_HUB_OFFLINE forbids going there",
-            remedy=f"unset it, or put {wanted} into {here} by hand",
-        )
-    try:
+        raise FetchFailed(f"{repository}: HF_HUB_OFFLINE forbids to fetch it", remedy=f"unset it, or {by_hand}")
+    with needed_by(f"fetching {repository}", extra):
         import huggingface_hub
-        import huggingface_hub.errors
         from huggingface_hub.utils import logging as client_logging
-    except ImportError as exc:
-        raise BackendUnavailable(
-            f"{repository} is on the Hugging Face hub, and huggingface_hub is not installed",
-            remedy=remedy_for(extra),
-        ) from exc
     before = client_logging.get_verbosity()
     # The client's warnings contain signed addresses, which must not be logged.
     client_logging.set_verbosity(logging.ERROR)
@@ -291,30 +194,14 @@ def _hub_client(repository: str, wanted: str, here: Path, extra: str) -> Iterato
     except FetchFailed:
         raise
     except Exception as exc:  # The hub's client passes on the errors of every layer below it.
-        # Cut at the question mark: the query of an address is signed.
-        line = re.sub(r"[?]\S*", "", (str(exc).strip().splitlines() or [""])[0])[:200]
         raise FetchFailed(
-            f"{repository}: {type(exc).__name__}: {line}",
-            remedy=f"check the name and the connection and run it again, which resumes the download; or put "
-            f"{wanted} into {here}",
+            f"{repository}: {type(exc).__name__}: {_one_line(exc)}",
+            remedy=f"check the name and the connection and run it again, or {by_hand}",
         ) from exc
     finally:
         client_logging.set_verbosity(before)
 
 
-def _reporting_to(progress: Progress | None, total: int | None) -> Any:
-    """Return a substitute for the hub client's progress bar that draws nothing and passes the count on."""
-    from huggingface_hub.utils.tqdm import tqdm
-
-    class Passing(tqdm):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            self._there = int(options.get("initial") or 0)
-            super().__init__(*args, **{**options, "disable": True})  # type: ignore[no-untyped-call]
-
-        def update(self, n: float | None = 1) -> bool | None:
-            self._there += int(n or 0)
-            if progress is not None:
-                progress(self._there, total)
-            return None
-
-    return Passing
+def _one_line(exc: Exception) -> str:
+    """Return the first line of an error without the queries of addresses, which may be signed."""
+    return re.sub(r"[?]\S*", "", (str(exc).strip().splitlines() or [""])[0])[:200]

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
+from arr_stream.errors import BackendUnavailable, WeightsInvalid
 from arr_stream.weights.catalogue import KnownWeights
 
 if TYPE_CHECKING:
@@ -33,15 +32,13 @@ def load_state_dict(path: Path) -> dict[str, torch.Tensor]:
     is the prefix `module.` from data-parallel training. Large files are memory-mapped if the format allows it.
 
     Raises:
-        BackendUnavailable: There is no such file, or safetensors is not installed.
-        WeightsInvalid: Empty, truncated, not a weights file, holding code or things other than tensors, a TorchScript
-            program, or weights that are NaN or infinite; the message names the tensor.
+        BackendUnavailable: There is no such file.
+        WeightsInvalid: Empty, truncated, not a weights file, holding code or things other than tensors, or weights that
+            are NaN or infinite; the message names the tensor.
     """
-    path = Path(path)
-    head = _head(path)
-    # A file name proves nothing; only safetensors begins with a length and an opening brace.
-    is_safetensors = path.suffix == ".safetensors" or head[8:9] == b"{"
-    state = _unwrapped(_read_safetensors(path) if is_safetensors else _read_torch(path, head), path)
+    if not path.is_file():
+        raise BackendUnavailable(f"{path}: no such weights file", remedy="see `arr-stream models list`")
+    state = _unwrapped(_read(path), path)
     for name, tensor in state.items():
         _check_tensor(path, name, tensor)
     return state
@@ -65,7 +62,7 @@ def is_finite(values: torch.Tensor) -> bool:
 def pick_device(
     setting: str = "auto", *, name: str = "models.device", option: str = "--set models.device=cpu"
 ) -> torch.device:
-    """Return the device that a setting asks for; `auto` takes CUDA if torch can use it.
+    """Return the device for a setting `auto`, `cpu` or `cuda`; `auto` takes CUDA if torch can use it.
 
     Args:
         setting: Its value.
@@ -74,12 +71,9 @@ def pick_device(
 
     Raises:
         BackendUnavailable: CUDA was asked for and is not available.
-        InvalidSetting: Neither `auto`, `cpu` nor `cuda`.
     """
     import torch
 
-    if setting not in ("auto", "cpu", "cuda"):
-        raise InvalidSetting(f"{name}={setting!r} is no device", remedy="allowed are auto, cpu and cuda")
     if setting == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailable(
             f"{name}=cuda, but torch finds no NVIDIA GPU that it can use",
@@ -123,25 +117,6 @@ def check_sha256(path: Path, expected: str) -> None:
         )
 
 
-def _head(path: Path) -> bytes:
-    """Return the first bytes of the file, after checks that it may be a weights file."""
-    if path.is_dir():
-        raise WeightsInvalid(f"{path}: a folder, not a weights file", remedy="name the file inside it")
-    try:
-        with path.open("rb") as file:
-            head = file.read(64)
-    except FileNotFoundError as exc:
-        raise BackendUnavailable(f"{path}: no such weights file", remedy="see `arr-stream models list`") from exc
-    except OSError as exc:
-        raise WeightsInvalid(f"{path}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
-    if not head:
-        raise WeightsInvalid(f"{path}: empty, 0 bytes", remedy=_FETCH_AGAIN)
-    refuse_pointer(path, head)
-    if head.lstrip().startswith(b"<"):
-        raise WeightsInvalid(f"{path}: a web page, not weights", remedy=_FETCH_AGAIN)
-    return head
-
-
 def refuse_pointer(path: Path, head: bytes) -> None:
     """Refuse a Git LFS pointer, which a clone has in place of each large file that was not pulled.
 
@@ -155,55 +130,30 @@ def refuse_pointer(path: Path, head: bytes) -> None:
         )
 
 
-def _read_safetensors(path: Path) -> Mapping[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as exc:
-        raise WeightsInvalid(f"{path}: damaged or truncated: {exc}", remedy=_FETCH_AGAIN) from exc
-
-
-def _read_torch(path: Path, head: bytes) -> object:
+def _read(path: Path) -> object:
     import pickle
 
     import torch
+    from safetensors.torch import load_file
 
-    zipped = head.startswith(_ZIP)
     try:
-        if zipped:
-            _check_archive(path)
+        with path.open("rb") as file:
+            head = file.read(64)
+        refuse_pointer(path, head)
+        # A file name proves nothing; only safetensors begins with a length and an opening brace.
+        if path.suffix == ".safetensors" or head[8:9] == b"{":
+            return load_file(path)
         with warnings.catch_warnings():
             # torch warns about odd pickles; the errors below report them in one line.
             warnings.simplefilter("ignore", UserWarning)
             # Only the zip format can be mapped; the older one is read whole.
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=head.startswith(_ZIP))
     except WeightsInvalid:
         raise
-    except pickle.UnpicklingError as exc:
-        wanted = re.search(r"GLOBAL (\S+)", str(exc))
-        if wanted is None:
-            raise WeightsInvalid(f"{path}: damaged, or not a weights file", remedy=_FETCH_AGAIN) from exc
-        raise WeightsInvalid(
-            f"{path}: a pickle that holds more than tensors ({wanted[1]}), which could run code",
-            remedy="save its tensors as safetensors on a machine that trusts it",
-        ) from exc
     except Exception as exc:  # Damage causes many: BadZipFile, EOFError, KeyError, RuntimeError, UnicodeDecodeError.
-        raise WeightsInvalid(f"{path}: damaged or truncated: {first_line(exc)}", remedy=_FETCH_AGAIN) from exc
-
-
-def _check_archive(path: Path) -> None:
-    """Refuse zip archives that are programs, or that would unpack to more than their size."""
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-    if any("/code/" in entry.filename or entry.filename.endswith("constants.pkl") for entry in entries):
-        raise WeightsInvalid(
-            f"{path}: a TorchScript program, not plain weights",
-            remedy="take the safetensors file of the same model, such as `arr-stream models fetch ViT-B-32:openai`",
-        )
-    if sum(entry.file_size for entry in entries) > path.stat().st_size:
-        raise WeightsInvalid(f"{path}: a compressed archive; weights are stored plainly", remedy=_FETCH_AGAIN)
+        wanted = re.search(r"GLOBAL (\S+)", str(exc)) if isinstance(exc, pickle.UnpicklingError) else None
+        what = f"more than tensors ({wanted[1]}), which could run code" if wanted else first_line(exc)
+        raise WeightsInvalid(f"{path}: damaged, or not plain weights: {what}", remedy=_FETCH_AGAIN) from exc
 
 
 def _unwrapped(found: object, path: Path) -> dict[str, torch.Tensor]:
