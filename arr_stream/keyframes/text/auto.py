@@ -2,10 +2,7 @@
 
 Edge detection or a smaller picture cannot replace the first pass; the figures are in docs/results.md. Since text must
 be detected at two scales, there are fewer false detections than in one pass, and smaller words are found.
-
-If the source has more pixels than the texture and text was read, a third pass at up to 2560 px processes places that
-the first found faintly text-like: of 39 words 4 to 5 px high in the texture of a 3840x2160 frame, 8 are read without it
-and 27 with it. All passes and the reader use the source's pixels, scaled down.
+All passes and the reader use the source's pixels, scaled down.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.keyframes.base import KeyframeInput, TextBefore, TextFinding
-from arr_stream.keyframes.text.rapid import LEAST_SCORE, RapidOcrFinder, hint_of
+from arr_stream.keyframes.text.rapid import LEAST_SCORE, RapidOcrFinder
 from arr_stream.keyframes.text.regions import LEAST_CONFIDENCE, STRIDE_PX, Floats, finding, look_of
 from arr_stream.types import ByteArray, FloatArray, TextRegion
 
@@ -30,8 +27,6 @@ LOOK_SCORE = 0.1
 """Least score of a first-look hint that gets a close look."""
 CLOSE_SIDE_PX = 1280
 """Long side of the frame in the close look; a frame is never enlarged beyond `LOOK_SIDE_PX`."""
-FAINT_SIDE_PX = 2560
-"""Long side of the frame in the look at faintly text-like places."""
 
 # Margins, in pixels of the first look.
 MARGIN_PX = 24
@@ -40,13 +35,6 @@ DOUBT_PX = 16
 """Additional margin around text that is not at its expected place."""
 _NEW_MARGIN_PX = 12
 """Margin of the first look around a new place."""
-_FAINT_MARGIN_PX = 8
-
-FAINT_FROM = 0.002, 0.01, 0.05
-"""Candidate thresholds of faintly text-like places at the first look; the first that leaves few enough places is used.
-Words 4 to 6 px high in the texture have 0.003 to 0.006 in the median, 99% of a wall without words less than 0.001."""
-FAINT_MOST = 0.1
-"""Largest share of the frame for such places, with their margin."""
 _MOST_NEW = 0.5
 """Share of the frame covered by windows above which the whole frame is searched."""
 _MISSED = 0.7
@@ -132,18 +120,11 @@ class AutoText:
             hints.append(np.array([box[:2], box[2:]]) / size_wh)
         windows = windows_around(hints, size_wh, MARGIN_PX, close_px)
         seen = self._look(rgb, windows, close_px, LEAST_SCORE)
-        found = self._read(rgb, [region for region in seen if not _within(region, known, size_wh)])
+        read = self._finder.read(rgb, [region for region in seen if not _within(region, known, size_wh)])
+        found = [replace(region, look=look_of(rgb, region)) for region in read]
         known = [region for region in known if not _within(region, found, size_wh)]
-        faint = []
-        if picture.grid.has_finer and (known or found):
-            faint = faint_windows(likely, places, [*known, *found], size_wh)
-            seen = self._look(rgb, faint, min(FAINT_SIDE_PX, long_side), LEAST_SCORE)
-            found += self._read(rgb, [region for region in seen if not _within(region, found, size_wh)])
-        self.name = _name(known, windows, faint)
+        self.name = _name(known, windows)
         return finding(picture, [*known, *found, *_missed(doubtful, found, size_wh)], likely)
-
-    def _read(self, rgb: ByteArray, regions: Iterable[TextRegion]) -> list[TextRegion]:
-        return [replace(region, look=look_of(rgb, region)) for region in self._finder.read(rgb, regions)]
 
     def _look(
         self,
@@ -165,50 +146,17 @@ class AutoText:
         return found
 
 
-class Search(NamedTuple):
-    """Windows to search for text, regions that are still valid, and regions whose places a close look checks."""
-
-    places: list[Tile]
-    known: list[TextRegion]
-    doubtful: list[TextRegion]
-
-
-def search(before: TextBefore | None, size_wh: tuple[int, int]) -> Search:
-    """Return the search of the whole frame, or only of new places."""
+def search(
+    before: TextBefore | None, size_wh: tuple[int, int]
+) -> tuple[list[Tile], list[TextRegion], list[TextRegion]]:
+    """Return windows to search, regions that are still valid, and regions whose places a close look checks."""
     everywhere = [Tile(0, 0, *size_wh)]
     if before is None:
-        return Search(everywhere, [], [])
+        return everywhere, [], []
     places = windows_around(_spots(before.new), size_wh, _NEW_MARGIN_PX, LOOK_SIDE_PX)
     if sum(place.area for place in places) > _MOST_NEW * size_wh[0] * size_wh[1]:
-        return Search(everywhere, [], [*before.known, *before.doubtful])
-    return Search(places, list(before.known), list(before.doubtful))
-
-
-def faint_windows(
-    likely: FloatArray, places: Sequence[Tile], found: Sequence[TextRegion], size_wh: tuple[int, int]
-) -> list[Tile]:
-    """Return windows of faintly text-like places outside of the found regions; none if such places are too many.
-
-    Args:
-        likely: `[h, w]` in [0, 1], of the first look.
-        places: Windows of the first look.
-        found: Regions found so far.
-        size_wh: Size of the frame.
-    """
-    height, width = likely.shape
-    looked = np.zeros(likely.shape, bool)
-    for x0, y0, x1, y1 in places:
-        rows = slice(y0 * height // size_wh[1], y1 * height // size_wh[1])
-        looked[rows, x0 * width // size_wh[0] : x1 * width // size_wh[0]] = True
-    for region in found:
-        x0, y0, x1, y1 = _box(_corners(region), (width, height))
-        looked[y0:y1, x0:x1] = False
-    for probability in FAINT_FROM:
-        spots = _spots(looked & (likely >= hint_of(probability)))
-        windows = windows_around(spots, size_wh, _FAINT_MARGIN_PX, min(FAINT_SIDE_PX, max(size_wh)))
-        if sum(window.area for window in windows) <= FAINT_MOST * size_wh[0] * size_wh[1]:
-            return windows
-    return []
+        return everywhere, [], [*before.known, *before.doubtful]
+    return places, list(before.known), list(before.doubtful)
 
 
 def windows_around(spots: Iterable[Floats], size_wh: tuple[int, int], margin_px: float, side_px: float) -> list[Tile]:
@@ -254,16 +202,10 @@ def _within(region: TextRegion, others: Sequence[TextRegion], size_wh: tuple[int
     return any(other.touches(Tile(x, y, x + 1, y + 1)) and other.area >= box.area for other in boxes)
 
 
-def _name(known: Sequence[TextRegion], windows: Sequence[Tile], faint: Sequence[Tile]) -> str:
+def _name(known: Sequence[TextRegion], windows: Sequence[Tile]) -> str:
     places = "1 place" if len(windows) == 1 else f"{len(windows)} places"
-    return ", ".join(
-        [
-            _PART,
-            *([f"{len(known)} known"] if known else []),
-            f"looked closely at {places}" if windows else "nothing found cheaply",
-            *([f"again at {len(faint)}"] if faint else []),
-        ]
-    )
+    looked = f"looked closely at {places}" if windows else "nothing found cheaply"
+    return ", ".join([_PART, *([f"{len(known)} known"] if known else []), looked])
 
 
 def _spots(mask: npt.NDArray[np.bool_]) -> list[Floats]:

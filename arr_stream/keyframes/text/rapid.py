@@ -147,11 +147,6 @@ def _hints_of(probability: FloatArray, rgb: ByteArray) -> FloatArray:
     )
 
 
-def hint_of(probability: float) -> float:
-    """Return the text-likeness of one probability, where the picture has contrast."""
-    return float(TEXT_READ * (1 - np.log10(probability) / np.log10(_FAINTEST)))
-
-
 def boxes_of(probability: FloatArray, least_score: float) -> list[tuple[FloatArray, float]]:
     """Return the corners `[4, 2]` of each box in pixels, clockwise from the upper left, and its mean probability.
 
