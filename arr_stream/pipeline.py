@@ -20,7 +20,7 @@ from arr_stream.keyframes.base import PartName, TextEncoder
 from arr_stream.keyframes.generate import CountedKeyframes, KeyframeProvider
 from arr_stream.keyframes.objects import detected_labels
 from arr_stream.motion.background import UPDATE_SECONDS, Background, motion_evidence
-from arr_stream.motion.device import Device, HostDevice
+from arr_stream.motion.device import Device
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.motion.memory import Carried, TemporalCache, carried, with_selection
 from arr_stream.motion.objects import DOUBTFUL, LEAST_TRUST
@@ -173,7 +173,7 @@ class Pipeline:
         device: Device | None = None,
     ) -> None:
         self._settings = settings
-        self._device: Device = HostDevice() if device is None else device
+        self._device = device or Device()
         self.keyframes = CountedKeyframes(keyframes)
         self.labels = frozenset(detected_labels(settings))
         self._set_queries(queries)

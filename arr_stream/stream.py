@@ -29,7 +29,7 @@ from arr_stream.keyframes.generate import (
     make_generator,
     needed_weights,
 )
-from arr_stream.motion.device import Device, HostDevice
+from arr_stream.motion.device import Device
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeSource, load_gaze
@@ -255,7 +255,7 @@ def make_device(settings: Settings) -> Device:
         BackendUnavailable: There is no such device.
     """
     if settings.loop.device == "cpu":
-        return HostDevice()
+        return Device()
     with needed_by(f"loop.device={settings.loop.device}"):
         from arr_stream.gpu.device import TorchDevice
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from arr_stream.errors import BackendUnavailable
 from arr_stream.gpu.flow import DeviceFlow
 from arr_stream.gpu.graphs import Captured, flatten, unflatten
+from arr_stream.motion.device import Device
 from arr_stream.motion.flow import FlowEstimator
 from arr_stream.types import ByteArray
 
@@ -27,8 +28,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class TorchDevice:
-    """Torch device of a `Pipeline`; see `motion.device.Device`.
+class TorchDevice(Device):
+    """Torch device of a `Pipeline`.
 
     Args:
         name: Such as `cuda`, or `cpu`, which tests use.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy.typing as npt
 
@@ -17,64 +17,38 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Device(Protocol):
-    """Device that runs the steps of a frame and transfers arrays."""
+class Device:
+    """Device that runs the steps of a frame and transfers arrays: the CPU, on which transfers are no-ops.
 
-    @property
-    def on_host(self) -> bool:
-        """True if values can be read without waiting."""
-        ...
-
-    def working(self) -> AbstractContextManager[None]:
-        """Return a context that the pipeline holds while it processes a frame."""
-        ...
-
-    def upload(self, rgb: ByteArray) -> Array:
-        """Upload a frame's pixels."""
-        ...
-
-    def put(self, values: npt.NDArray[Any]) -> Array:
-        """Copy any array to the device."""
-        ...
-
-    def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a pure function of device arrays and constants."""
-        ...
-
-    def fetch(self, value: R) -> Callable[[], R]:
-        """Start the transfer of a value with its arrays to the host; the returned function waits for it."""
-        ...
-
-    def make_flow(self) -> FlowEstimator:
-        """Return the flow estimator for lightness pictures on the device."""
-        ...
-
-    def forget(self) -> None:
-        """Free resources of the current frame size."""
-        ...
-
-
-class HostDevice:
-    """The CPU; transfers are no-ops."""
+    Attributes:
+        on_host: True if values can be read without waiting.
+    """
 
     on_host = True
 
     def working(self) -> AbstractContextManager[None]:
+        """Return a context that the pipeline holds while it processes a frame."""
         return one_blas_thread()
 
     def upload(self, rgb: ByteArray) -> Array:
+        """Upload a frame's pixels."""
         return rgb
 
     def put(self, values: npt.NDArray[Any]) -> Array:
+        """Copy any array to the device."""
         return values
 
     def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a pure function of device arrays and constants."""
         return step(*args, **kwargs)
 
     def fetch(self, value: R) -> Callable[[], R]:
+        """Start the transfer of a value with its arrays to the host; the returned function waits for it."""
         return lambda: value
 
     def make_flow(self) -> FlowEstimator:
+        """Return the flow estimator for lightness pictures on the device."""
         return DisFlow()
 
-    def forget(self) -> None: ...
+    def forget(self) -> None:
+        """Free resources of the current frame size."""
