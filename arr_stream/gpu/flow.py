@@ -53,7 +53,7 @@ def estimate(previous: Tensor, present: Tensor, hw: tuple[int, int], reduction: 
 
     Args:
         previous, present: `[h, w]` float32 lightness in [0, 255].
-        hw: Raster of the result; whole fractions of the pictures' size are averaged exactly.
+        hw: Raster of the result.
         reduction: The search runs on pictures reduced by this factor.
     """
     if reduction > 1:

@@ -39,12 +39,7 @@ def flow_px(previous: Tensor, present: Tensor, hw: tuple[int, int]) -> Tensor:
 
 
 def searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:
-    """Return a flow `[1, 2, h, w]` moved by the best whole displacements within the radius.
-
-    Args:
-        level: `[2, 1, h, w]`, the earlier picture and the present one.
-        flow: `[1, 2, h, w]`.
-    """
+    """Return a flow `[1, 2, h, w]` moved by the best whole displacements between the pictures `[2, 1, h, w]`."""
     height, width = level.shape[2:]
     side = 2 * radius_px + 1
     signs, cost = level.new_empty((2, 4, height, width)), level.new_empty((side * side, height, width))

@@ -302,16 +302,10 @@ def edge_distance(edges: Tensor) -> Tensor:
 
 
 def nearest_distance(edges: Tensor) -> Tensor:
-    """Return the Euclidean distance from the centre of each place to that of the nearest edge.
+    """Return the Euclidean distance `[h, w]` in pixels to the nearest edge of `[h, w]` bool; huge without an edge.
 
     In two passes (columns, then rows; Felzenszwalb and Huttenlocher, "Distance transforms of sampled functions", 2012)
     that try every place of a line.
-
-    Args:
-        edges: `[h, w]` bool.
-
-    Returns:
-        `[h, w]` float32 in pixels, 0 on edges; beyond any diagonal where there are none.
     """
     squared = torch.where(edges, 0.0, _NOWHERE**2)
     return _nearest_along(_nearest_along(squared.T).T).sqrt_()

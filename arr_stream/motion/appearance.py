@@ -34,16 +34,9 @@ _BLOCK = 128
 
 
 def cue_rows(rgb: ByteArray, box: Box, places: Places, *, extra: int = 0) -> FloatArray:
-    """Return colour, mean colour of two neighbourhoods and texture of pixels in a box.
+    """Return colour, mean colour of two neighbourhoods and texture of pixels in a box of a picture `[h, w, 3]` uint8.
 
-    Args:
-        rgb: `[h, w, 3]` uint8.
-        box: Box of the pixels.
-        places: Pixels in it.
-        extra: Columns to leave free at the end.
-
-    Returns:
-        `[n, 10 + extra]` float32, in grey levels.
+    `[n, 10 + extra]` float32, in grey levels; the last `extra` columns are left free.
     """
     y0, y1, x0, x1 = box
     height, width = rgb.shape[:2]

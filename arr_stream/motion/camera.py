@@ -56,12 +56,7 @@ def camera_flow(offset_px: Array, weight: Array, *, step: int = _STEP) -> Array:
     Iteratively reweighted least squares with Cauchy weights on every `step`-th place each way, so that a moving
     object of less than half the picture does not pull the fit.
 
-    Args:
-        offset_px: `[h, w, 2]` flow.
-        weight: `[h, w]` trust in it.
-
-    Returns:
-        `[h, w, 2]` flow of the camera alone.
+    From the flow `[h, w, 2]` and the trust in it `[h, w]`, return that of the camera alone, `[h, w, 2]`.
     """
     hw = offset_px.shape[0], offset_px.shape[1]
     parameters = camera_parameters(offset_px, weight, step)

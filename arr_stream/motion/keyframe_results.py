@@ -434,17 +434,9 @@ def _side(start: int, length: int, cells: int) -> tuple[int, int]:
 
 
 def joined(known: FloatArray, flow: Flow, found: FloatArray, window: Window, grid: Grid) -> FloatArray:
-    """Join the embedding of an earlier frame with that of a window of a later one, on the later frame.
+    """Join the embedding `[D, h, w]` of an earlier frame with that of a window of a later one, on the later frame.
 
-    Args:
-        known: `[D, h, w]` of unit length.
-        flow: Backward flow from the later frame to the earlier, on the host.
-        found: `[D, h', w']` of unit length, in the window alone.
-        window: The window.
-        grid: The cells.
-
-    Returns:
-        `[D, h, w]` of unit length.
+    All are of unit length; `found` `[D, h', w']` is in the window alone, and `flow` leads to the earlier frame.
     """
     whole = np.empty_like(known)
     for first in range(0, len(known), _PLANES_AT_ONCE):

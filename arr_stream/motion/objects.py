@@ -29,12 +29,7 @@ _POINTS = np.stack(np.meshgrid(np.linspace(-0.6, 0.6, 4), np.linspace(-0.6, 0.6,
 
 
 def carried_objects(objects: Sequence[DetectedObject], flow: Flow) -> tuple[DetectedObject, ...]:
-    """Return objects of an earlier frame at their present places, moved and scaled like most points of each.
-
-    Args:
-        objects: On the earlier frame.
-        flow: Backward flow to that frame, on the host.
-    """
+    """Return objects of an earlier frame at their present places, moved and scaled like most points of each."""
     if not objects:
         return ()
     boxes = np.array([each.box_xyxy for each in objects], np.float32)

@@ -40,20 +40,12 @@ ROBUST_SQUARED = 4.0  # grey levels of 256
 
 
 def flow_px(previous: Tensor, present: Tensor, hw: tuple[int, int] | None = None) -> Tensor:
-    """Return the backward flow from the present picture to the previous one.
+    """Return the backward flow `[h, w, 2]` from the present picture to the previous one, in pixels of its raster.
 
     Args:
-        previous, present: `[h, w]` float32 lightness in [0, 255], on one device.
+        previous, present: `[h, w]` float32 lightness in [0, 255], of one size, on one device.
         hw: Raster of the result; None for the pictures' own.
-
-    Returns:
-        `[h, w, 2]` float32 `(dx, dy)` in pixels of the result's raster.
-
-    Raises:
-        ValueError: The pictures differ in size.
     """
-    if previous.shape != present.shape:
-        raise ValueError(f"pictures differ in size: {tuple(previous.shape)} and {tuple(present.shape)}")
     levels = pyramid(torch.stack([previous, present])[:, None])
     coarsest = levels[-1]
     flow = coarsest.new_zeros((1, 2, *coarsest.shape[2:]))

@@ -63,13 +63,7 @@ class FrameFeatures:
 
 
 def frame_features(rgb: Array, before: Array | None, grid: Grid) -> FrameFeatures:
-    """Compute the features of a frame by itself.
-
-    Args:
-        rgb: `[H, W, 3]` uint8.
-        before: Colours of the frame before.
-        grid: The frame's cells.
-    """
+    """Compute the features of a frame `[H, W, 3]` uint8, and its change from the colours of the frame before."""
     pictures = Pictures(rgb, grid)
     detail, colours = high_pass(pictures.grey), colour_shares(pictures.eighth)
     return FrameFeatures(
@@ -140,11 +134,8 @@ def low_pass(grey: Array) -> Array:
 def saliency(eighth: Array, detail: Array) -> Array:
     """Score how much each place differs from the rest of the frame in colour and detail, `[H/8, W/8]` in [0, 1).
 
-    Places are 16x16 texture pixels.
-
-    Args:
-        eighth: The picture at an eighth of the texture's size.
-        detail: `[H/4, W/4]`, the high-pass channel, in 255ths.
+    Places are 16x16 texture pixels; `eighth` is the picture at an eighth of the texture's size, `detail` the high-pass
+    channel `[H/4, W/4]` in 255ths.
     """
     hw = detail.shape[0] // 4, detail.shape[1] // 4
     fine = as_float(cell_bytes(detail, hw)).reshape(1, -1)
