@@ -189,7 +189,8 @@ class Pipeline:
             from arr_stream.relevance.semantic import SemanticSpace
 
             self._space = SemanticSpace(encoder, pca)
-        self._notices = self._ask_model()
+            self._space.ask(self.phrases)
+        self._notices: tuple[str, ...] = ()
 
     def configure(self, settings: Settings) -> None:
         """Use other settings from the next frame on.
@@ -225,7 +226,8 @@ class Pipeline:
         self._set_queries(queries)
         self._query_changed = True
         self._spending.ask()
-        self._notices = self._ask_model()
+        if self._space is not None:
+            self._space.ask(self.phrases)
         if self._state is not None:
             self._state.scorers = self._make_scorers(self._state.scorers)
             # A model's attention for one question says little about another.
@@ -244,10 +246,6 @@ class Pipeline:
         """Set the queries, and the texts among them as they are understood with the detector in use."""
         self._queries = tuple(queries)
         self._texts = tuple(query.detected(self.labels) for query in queries if isinstance(query, TextQuery))
-
-    def _ask_model(self) -> tuple[str, ...]:
-        """Encode the queries that the model scores; return notices about them."""
-        return () if self._space is None else self._space.ask(self.phrases)
 
     def _needed_parts(self) -> frozenset[PartName]:
         """Parts of keyframes that the queries need."""

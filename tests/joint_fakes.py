@@ -26,13 +26,9 @@ class WordEncoder:
     """Texts by their words, from the end: what a phrase is about stands last."""
 
     space = "words"
-    context_length = 12
 
     def __init__(self) -> None:
         self.encoded: list[str] = []
-
-    def token_count(self, text: str) -> int:
-        return len(text.split()) + 2
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         self.encoded += texts

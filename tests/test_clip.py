@@ -106,7 +106,6 @@ def test_texts_are_the_means_of_open_clips_own_features_of_phrases(vit: Path, mo
     ours = encoder.encode(TEXTS)
     np.testing.assert_allclose(ours, mean / np.linalg.norm(mean, axis=1, keepdims=True), atol=1e-6)
     assert ours.dtype == np.float32
-    assert encoder.context_length == 12
 
 
 def test_a_text_is_the_same_alone_in_company_and_from_another_thread(vit: Path, models: ModelSettings) -> None:
@@ -123,13 +122,9 @@ def test_a_text_is_the_same_alone_in_company_and_from_another_thread(vit: Path, 
         np.testing.assert_array_equal(vectors, np.stack([alone[text] for text in TEXTS]))
 
 
-def test_tokens_are_counted_whole_and_texts_cut(vit: Path, models: ModelSettings) -> None:
+def test_long_texts_are_cut(vit: Path, models: ModelSettings) -> None:
     encoder = ClipTextEncoder(settings(vit), models)
     assert encoder.encode([]).shape == (0, 24)
-    longest = len("aframeofavideowith.")  # letters are tokens, and `r e`, the one merge, does not occur
-    assert encoder.token_count("") == longest + 2
-    assert encoder.token_count("dog") == longest + 5
-    assert encoder.token_count("red") == longest + 4
     assert np.isfinite(encoder.encode(["dog " * 40])).all()
     np.testing.assert_array_equal(encoder.encode(["dog " * 40]), encoder.encode(["dog " * 41]))
 

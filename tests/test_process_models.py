@@ -58,16 +58,6 @@ def test_a_query_in_plain_words_finds_its_thing_and_the_record_says_by_what(
     assert (wanted.mask & shown).sum() > 0.8 * wanted.mask.sum()
 
 
-def test_what_the_model_cannot_take_is_told_and_the_stream_goes_on(run: Run, clip: Path, tmp_path: Path) -> None:
-    long = "a red circle " + "with a small striped heart and a star " * 12
-    records = tmp_path / "out.jsonl"
-    code, _, err = run("process", clip, "-q", long, "-q", "красный круг", *CLIP, "--patches", records, *FAST)
-    assert code == 0, err
-    assert "only its beginning counts" in err and "learned English" in err
-    notices = [notice for frame in read_records(records)[1] for notice in frame.notices]
-    assert len(notices) == 2
-
-
 def _truncated(folder: Path) -> None:
     file = folder / "open_clip_model.safetensors"
     file.write_bytes(file.read_bytes()[:5000])

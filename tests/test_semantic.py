@@ -28,7 +28,6 @@ class World:
     """Concepts, pictures of them, and texts about them; encodes texts such as "concept 17"."""
 
     space = SPACE
-    context_length = 12
 
     def __init__(self, seed: int = 0, dimensions: int = DIMENSIONS) -> None:
         self.rng = np.random.default_rng(seed)
@@ -36,9 +35,6 @@ class World:
         self.concepts = unit(self.rng.standard_normal((CONCEPTS, dimensions)) * spread)
         self.picture_mean, self.text_mean = unit(self.rng.standard_normal((2, dimensions)))
         self.encoded: list[str] = []
-
-    def token_count(self, text: str) -> int:
-        return 2 + len(text.split())
 
     def encode(self, texts: Sequence[str]) -> FloatArray:
         self.encoded += texts

@@ -57,7 +57,6 @@ def tokenizer() -> SimpleTokenizer:
 )
 def test_the_product_reads_texts_as_open_clip_does(text: str, model: Any, tokenizer: SimpleTokenizer) -> None:
     encoder = ClipTextEncoder(ClipSettings(), ModelSettings())
-    assert encoder.token_count(text) == len(tokenizer.encode(text)) + 2
     with torch.no_grad():
         expected = model.encode_text(tokenizer([text]), normalize=True)[0].numpy()
     np.testing.assert_allclose(encoder.encode([text])[0], expected, atol=1e-6)

@@ -176,17 +176,8 @@ class TextEncoder(Protocol):
         """Name of the joint space, equal to `Embedding.space` of comparable embeddings."""
         ...
 
-    @property
-    def context_length(self) -> int:
-        """Maximum tokens of a text, start and end included; the encoder ignores the rest."""
-        ...
-
-    def token_count(self, text: str) -> int:
-        """Return the number of tokens of the whole text, start and end included."""
-        ...
-
     def encode(self, texts: Sequence[str]) -> FloatArray:
-        """Return `[N, D]` float32 of unit length."""
+        """Return `[N, D]` float32 of unit length; what exceeds the model's context is ignored."""
         ...
 
 

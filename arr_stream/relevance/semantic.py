@@ -9,7 +9,6 @@ the frame, so a query without a match stays low everywhere.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -56,7 +55,6 @@ _LEAST_SPREAD = 0.05
 high."""
 
 _ROUNDS, _FIRST_ROUNDS = 2, 4
-_SHOWN_CHARACTERS = 40
 
 
 class SemanticSpace:
@@ -98,11 +96,8 @@ class SemanticSpace:
         """Projection in use; None before there is a PCA."""
         return self._projection
 
-    def ask(self, texts: Sequence[str]) -> tuple[str, ...]:
+    def ask(self, texts: Sequence[str]) -> None:
         """Replace the queries; texts that were asked before are not encoded again.
-
-        Returns:
-            A line for every text that the model has to shorten or change.
 
         Raises:
             WeightsInvalid: The encoder gives values that are not numbers.
@@ -113,7 +108,6 @@ class SemanticSpace:
         features = np.array([known[text] for text in texts], np.float32).reshape(-1, self._queries.shape[1])
         self._queries = self._directions(features)
         self._renew()
-        return tuple(notice for text in dict.fromkeys(texts) for notice in self._notices(text))
 
     def learn(self, embedding: Embedding) -> None:
         """Update the statistics by a new keyframe: the variance of its places, the scores of chance matches and, early
@@ -205,20 +199,6 @@ class SemanticSpace:
                 f"with {expected[1]}"
             )
 
-    def _notices(self, text: str) -> tuple[str, ...]:
-        shown = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
-        found = []
-        tokens, limit = self._encoder.token_count(text), self._encoder.context_length
-        if tokens > limit:
-            found.append(
-                f"query {shown!r}: {tokens} tokens, {self._encoder.space} reads {limit}; only its beginning counts"
-            )
-        if not mostly_latin(text):
-            found.append(
-                f"query {shown!r}: {self._encoder.space} learned English; in another script it may find anything"
-            )
-        return tuple(" ".join(line.split()) for line in found)
-
 
 class Null:
     """Running mean and deviation of the generic texts' scores on the places of a stream.
@@ -255,13 +235,6 @@ class Null:
         deviation = max(self._least, float(np.sqrt(self._squares / self.count)))
         deviations = np.asarray((products - np.float32(self._mean)) / np.float32(deviation), np.float32)
         return np.asarray(1.0 / (1.0 + np.exp((Z_HALF - deviations) / Z_WIDTH)), np.float32)
-
-
-def mostly_latin(text: str) -> bool:
-    """Return whether at least half of the letters are Latin, or there is no letter."""
-    letters = [character for character in text if character.isalpha()]
-    latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
-    return 2 * latin >= len(letters)
 
 
 def _sampled(values: FloatArray, most: int) -> FloatArray:

@@ -100,17 +100,12 @@ class ClipTextEncoder:
     def __init__(self, settings: ClipSettings, models: ModelSettings) -> None:
         self._device = pick_device(models.device)
         loaded = load_clip(settings, models)
-        self.space, self.context_length = loaded.space, int(loaded.model.context_length)
+        self.space, self._context_length = loaded.space, int(loaded.model.context_length)
         self._tokens, self._templates = make_tokenizer(loaded), loaded.templates
         loaded.model.visual = nn.Identity()
         self._model = loaded.model.to(self._device)
         self._lock = threading.Lock()
         self._encoded = lru_cache(CACHED_TEXTS)(self._encode)
-
-    def token_count(self, text: str) -> int:
-        """Return the tokens of the whole text in its longest template, start and end included."""
-        with self._lock:
-            return max(len(self._tokens(template.format(text))) for template in self._templates)
 
     def encode(self, texts: Sequence[str]) -> FloatArray:
         """Return `[N, D]` float32 of unit length; a text longer than the context is truncated.
@@ -125,7 +120,7 @@ class ClipTextEncoder:
     def _encode(self, text: str) -> FloatArray:
         """Return the mean of the unit vectors of all phrases, scaled to unit length (Radford et al., 2021)."""
         phrases = [self._tokens(template.format(text)) for template in self._templates]
-        cut = [torch.tensor([*tokens[:-1][: self.context_length - 1], tokens[-1]]) for tokens in phrases]
+        cut = [torch.tensor([*tokens[:-1][: self._context_length - 1], tokens[-1]]) for tokens in phrases]
         tokens = pad_sequence(cut, batch_first=True).to(self._device)
         # More threads add in another order, so that the same words would get different vectors on other machines.
         with torch.inference_mode(), one_torch_thread(), _precision(self._device):
