@@ -85,13 +85,9 @@ def _open_gaze(scratch: Path) -> Run:
         track = load_gaze(path)
         points = track.between(-math.inf, math.inf)
         bump = splat(points[:4], (6, 8))
-        if (
-            len(points) != len(track.pts_seconds)
-            or not np.isfinite(bump).all()
-            or not 0 <= bump.min() <= bump.max() <= 1
-        ):
-            raise AssertionError(f"{len(points)} of {len(track.pts_seconds)} points, a map up to {bump.max()}")
-        return f"{min(len(track), 12)} samples"
+        if not np.isfinite(bump).all() or not 0 <= bump.min() <= bump.max() <= 1:
+            raise AssertionError(f"a map up to {bump.max()}")
+        return f"{min(len(points), 12)} samples"
 
     return run
 
