@@ -7,10 +7,8 @@ After Lin et al., "Microsoft COCO: Common Objects in Context" (ECCV 2014).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 COCO: tuple[str, ...] = (
     *("person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light"),
@@ -88,18 +86,14 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "fruit": ("banana", "apple", "orange"),
     "glass": ("wine glass", "cup"),
     "plant": ("potted plant",),
+    "cyclist": ("person", "bicycle"),
+    "motorcyclist": ("person", "motorcycle"),
+    "rider": ("person", "horse"),
+    "skier": ("person", "skis"),
+    "skateboarder": ("person", "skateboard"),
+    "surfer": ("person", "surfboard"),
 }
 _MOVING = frozenset(("person", "sports ball", *_GROUPS["vehicle"], *_GROUPS["animal"]))
-_RIDERS = {
-    "cyclist": "bicycle",
-    "biker": "bicycle",
-    "motorcyclist": "motorcycle",
-    "rider": "horse",
-    "skier": "skis",
-    "snowboarder": "snowboard",
-    "skateboarder": "skateboard",
-    "surfer": "surfboard",
-}
 _IRREGULAR = {
     "people": "person",
     "folk": "person",
@@ -122,12 +116,10 @@ class ObjectTerm:
     Args:
         word: The word in the query.
         classes: COCO classes that match it.
-        on: For a rider, such as a cyclist: class of the object that the person must be at; empty otherwise.
     """
 
     word: str
     classes: tuple[str, ...]
-    on: str = ""
 
     @property
     def moves(self) -> bool:
@@ -138,7 +130,7 @@ class ObjectTerm:
         """Return the term for a detector with these labels; None if it finds none of the classes."""
         known = frozenset(labels)
         classes = tuple(name for name in self.classes if name in known)
-        return replace(self, classes=classes) if classes and (not self.on or self.on in known) else None
+        return replace(self, classes=classes) if classes else None
 
 
 def canonical(label: str) -> str:
@@ -151,8 +143,7 @@ def _terms() -> dict[str, ObjectTerm]:
     named = {name: (name,) for name in COCO}
     for name, others in _SYNONYMS.items():
         named |= dict.fromkeys(others.split(), (name,))
-    terms = {word: ObjectTerm(word, classes) for word, classes in (named | _GROUPS).items()}
-    return terms | {word: ObjectTerm(word, ("person",), on) for word, on in _RIDERS.items()}
+    return {word: ObjectTerm(word, classes) for word, classes in (named | _GROUPS).items()}
 
 
 TERMS = _terms()
@@ -180,10 +171,3 @@ def _singulars(name: str) -> Iterator[str]:
         yield name[:-2]
     if name.endswith("s"):
         yield name[:-1]
-
-
-@lru_cache(1024)
-def nearest(word: str) -> str | None:
-    """Return the known name most similar to a word; None without a similar one."""
-    near = difflib.get_close_matches(word, TERMS, n=1, cutoff=0.75)
-    return near[0] if near else None

@@ -9,7 +9,6 @@ from arr_stream.config import public_settings
 from arr_stream.draw.annotate import AnnotatedVideo
 from arr_stream.draw.report import Report
 from arr_stream.errors import SourceNotFound
-from arr_stream.plain_text import redact_url
 from arr_stream.records.json_lines import Records
 from arr_stream.records.provenance import Provenance, Question, provenance_of
 from arr_stream.records.schema import Header
@@ -54,7 +53,7 @@ def header_of(stream: Stream, question: Question | None = None) -> Header:
     return Header.for_grid(
         stream.grid,
         source=stream.source.info.name,
-        query=[redact_url(query.label) for query in stream.queries] or None,
+        query=[query.label for query in stream.queries] or None,
         unknown_words=list(stream.unknown_words),
         budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
         config=public_settings(stream.settings),

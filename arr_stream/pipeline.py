@@ -31,7 +31,6 @@ from arr_stream.relevance.figure import Figure
 from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.kinds.base import QueryContext, QueryInput
 from arr_stream.relevance.meaning import Meanings, renew_meanings, with_semantic_saliency
-from arr_stream.relevance.membership import is_named
 from arr_stream.relevance.query import Query, TextQuery, resized_queries
 from arr_stream.relevance.query_scorers import QueryRelevance, QueryScorers
 from arr_stream.selection.budget import budget_notice, budget_tokens
@@ -384,7 +383,7 @@ class Pipeline:
         if found is None:
             return ()
         terms = [term for query in self._texts for term in query.objects]
-        asked = [each for each in found.objects if any(is_named(each, term, found.objects) for term in terms)]
+        asked = [each for each in found.objects if any(each.label in term.classes for term in terms)]
         named = state.cache.keyframes.present_objects(asked)
         trusts = [each.trust for each in named]
         state.objects_doubtful = bool(trusts) and sum(trusts) / len(trusts) < DOUBTFUL

@@ -152,32 +152,29 @@ class Stream:
     @property
     def query_notices(self) -> dict[Query, str]:
         """One line for each query with words that neither the lexicon nor a detector or a model understands."""
-        read = {query: self._understood(query) for query in self.queries}
-        return {query: notice for query, own in read.items() if own is not None and (notice := own.notice())}
+        return {query: notice for query, own in self._texts.items() if (notice := own.notice())}
 
     @property
     def query_faults(self) -> dict[str, str]:
         """Faults of queries by their texts, without the remedies of the command line."""
-        read = [own for own in map(self._understood, self.queries) if isinstance(own, TextQuery)]
-        return {own.text: fault for own in read if (fault := own.fault()) is not None}
+        return {own.text: fault for own in self._texts.values() if (fault := own.fault()) is not None}
 
     @property
     def unknown_words(self) -> tuple[str, ...]:
         """Words of the queries that nothing understands, each once."""
-        texts = [query for query in map(self._understood, self.queries) if isinstance(query, TextQuery)]
-        return tuple(dict.fromkeys(word for query in texts for word in query.unknown_words))
+        return tuple(dict.fromkeys(word for own in self._texts.values() for word in own.unknown_words))
 
     @property
     def asked(self) -> str | None:
-        """Queries in one line, for pictures: words that nothing understands are struck out."""
-        read = [(query, self._understood(query)) for query in self.queries]
-        return ", ".join(query.label if own is None else own.shown_label for query, own in read) or None
+        """Queries in one line, for pictures."""
+        return ", ".join(query.label for query in self.queries) or None
 
-    def _understood(self, query: Query) -> Query | None:
-        """Return a query as the detector in use understands it; None for one that a model reads unchanged."""
-        if isinstance(query, TextQuery) and query.phrase in self.pipeline.phrases:
-            return None
-        return query.detected(self.pipeline.labels)
+    @property
+    def _texts(self) -> dict[Query, TextQuery]:
+        """Text queries that no model reads unchanged, as the detector in use understands them."""
+        texts = [query for query in self.queries if isinstance(query, TextQuery)]
+        labels, phrases = self.pipeline.labels, self.pipeline.phrases
+        return {query: query.detected(labels) for query in texts if query.phrase not in phrases}
 
     def ask(self, *queries: Query | str) -> None:
         """Replace the queries from the next frame on; plain strings are text queries."""

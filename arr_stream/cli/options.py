@@ -136,10 +136,15 @@ def alert_rules(when: Sequence[str] | None, settings: Settings, queries: Sequenc
     """
     from arr_stream.keyframes.objects import detected_labels
     from arr_stream.live.alerts import parse_rule
+    from arr_stream.relevance.query import TextQuery
 
     by_model = settings.keyframes.embeddings == "clip" and settings.relevance.language != "lexicon"
     labels = detected_labels(settings)
-    understood = not queries or by_model or any(getattr(query.detected(labels), "terms", True) for query in queries)
+    understood = (
+        not queries
+        or by_model
+        or any(not isinstance(query, TextQuery) or query.detected(labels).terms for query in queries)
+    )
     rules = tuple(map(parse_rule, when or ()))
     for rule in rules:
         if rule.needs_relevance and not understood:

@@ -170,7 +170,7 @@ class StreamRunner:
             "age_ms": _rounded(self.publisher.ages_ms.median, 1),
             "tokens": newest.tokens if newest is not None else None,
             "confidence": round(newest.confidence, 4) if newest is not None else None,
-            "query": [redact_url(query.label) for query in self.queries],
+            "query": [query.label for query in self.queries],
             "texts": [redact_url(text) for text in self.texts],
             "not_understood": {redact_url(text): redact_url(fault) for text, fault in faults.items()},
             "region": list(region) if region is not None else None,

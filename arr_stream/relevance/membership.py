@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from arr_stream.object_names import ObjectTerm
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm, MotionTerm, Place, PlaceTerm, Shade, Term
 from arr_stream.relevance.query import TextQuery
 from arr_stream.texture.arrays import Array, as_float, constant, namespace, take, zeros
@@ -210,28 +209,13 @@ def object_maps(query: TextQuery, objects: Sequence[DetectedObject], hw: tuple[i
     colours = tuple(term for term in query.terms if isinstance(term, ColourTerm | LightTerm))
     for each in objects:
         sure = min(1.0, each.score / SURE_SCORE)
-        if any(is_named(each, term, objects) for term in query.objects):
+        if any(each.label in term.classes for term in query.objects):
             place, sure = named[each.samples(hw)], sure * (_coloured(each, colours) if colours else 1.0)
         else:
             place, sure = other[each.samples(hw)], max(0.0, 2 * sure - 1)
         np.maximum(place, np.float32(sure), out=place)
     np.minimum(other, 1 - named, out=other)
     return maps
-
-
-def is_named(each: DetectedObject, term: ObjectTerm, objects: Sequence[DetectedObject]) -> bool:
-    """Return True if a term names an object; `objects` are all that were found on the frame."""
-    if not term.on:
-        return each.label in term.classes
-    # A rider counts as a person and as the thing that the person rides.
-    pair = {"person", term.on}
-    mates = pair - {each.label}
-    return each.label in pair and any(mate.label in mates and _touch(each, mate) for mate in objects)
-
-
-def _touch(one: DetectedObject, other: DetectedObject) -> bool:
-    a, b = one.box_xyxy, other.box_xyxy
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _coloured(each: DetectedObject, colours: tuple[ColourTerm | LightTerm, ...]) -> float:

@@ -16,31 +16,25 @@ import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from arr_stream.errors import (
     EmptyQuery,
-    InvalidSetting,
     QueryUnreadable,
+    InvalidSetting,
     RegionOutsideFrame,
 )
 from arr_stream.keyframes.objects import REMEDY
-from arr_stream.object_names import ObjectTerm, nearest, object_at
+from arr_stream.object_names import ObjectTerm, object_at
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.lexicon import MotionTerm, Term, WordTerm, understand
 from arr_stream.types import ByteArray
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 EXAMPLE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Raster formats only: Pillow runs other programs for some others, such as EPS."""
 
 _LONGEST_TEXT = 2000
-_STROKE = "\u0336"
-"""Combining long stroke overlay: strikes out the previous character."""
 _REGION_REMEDY = "write x,y,w,h in pixels of the first frame, such as 120,80,64,48"
 _AT_SECONDS = re.compile(r"@(-?\d+\.?\d*)$")
 _QUOTED = re.compile(
@@ -71,18 +65,9 @@ class TextQuery:
 
     @property
     def label(self) -> str:
-        """Short text for records and overlays."""
-        line = " ".join(self.text.split())
+        """Short text for records and overlays, without secrets of URLs."""
+        line = redact_url(" ".join(self.text.split()))
         return line if len(line) <= 48 else line[:47] + "…"
-
-    @property
-    def shown_label(self) -> str:
-        """The label, with unknown words struck out by combining characters."""
-        # Masked first: URLs with struck words are not recognised.
-        shown = redact_url(self.label)
-        for word in map(re.escape, self.unknown_words):
-            shown = re.sub(rf"(?<!\w){word}(?!\w)", _struck_out, shown, flags=re.IGNORECASE)
-        return shown
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -117,13 +102,11 @@ class TextQuery:
             return None
         known = [(term.text or "writing") if isinstance(term, WordTerm) else term.word for term in self.terms]
         undetected, unknown = self._undetected, self._unknown
-        near = [name for word in unknown if (name := nearest(word)) is not None]
         words = "unknown word" if len(unknown) == 1 else "unknown words"
         parts = [
             f"{words} {_quoted(unknown)}" if unknown else "",
             f"no detector in use finds {_quoted(undetected)}" if undetected else "",
             f"searching for {_quoted(known)} only" if known else "nothing to search for",
-            f"did you mean {_quoted(near)}?" if near else "",
         ]
         return "; ".join(filter(None, parts))
 
@@ -151,40 +134,12 @@ class TextQuery:
         return [word for word in self.unknown_words if word not in self._undetected]
 
 
-def _struck_out(word: re.Match[str]) -> str:
-    return "".join(f"{sign}{_STROKE}" for sign in word[0])
-
-
 def _quoted(words: Sequence[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
-class _Shown:
-    """Query by a picture or a region instead of words, so that it has no unknown words."""
-
-    __slots__ = ()
-
-    @property
-    def label(self) -> str:
-        raise NotImplementedError
-
-    @property
-    def shown_label(self) -> str:
-        return self.label
-
-    def detected(self, labels: Collection[str]) -> Self:
-        return self
-
-    def notice(self) -> str | None:
-        return None
-
-
-def _at(seconds: float) -> str:
-    return f" at {seconds:g} s" if seconds else ""
-
-
 @dataclass(frozen=True, slots=True)
-class RegionQuery(_Shown):
+class RegionQuery:
     """Box around the object.
 
     Args:
@@ -214,12 +169,7 @@ class RegionQuery(_Shown):
 
     @property
     def label(self) -> str:
-        return f"region {self._numbers}{_at(self.at_seconds)}"
-
-    @property
-    def shown_label(self) -> str:
-        """The label without the coordinates."""
-        return f"region{_at(self.at_seconds)}"
+        return f"region {self._numbers}" + (f" at {self.at_seconds:g} s" if self.at_seconds else "")
 
     def checked(self, size_wh: tuple[int, int]) -> RegionQuery:
         """Return this region cropped to a frame; up to one pixel beyond an edge counts as rounding.
@@ -247,12 +197,12 @@ class RegionQuery(_Shown):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExampleQuery(_Shown):
+class ExampleQuery:
     """Picture of the object.
 
     Args:
         path: Where it was read from.
-        rgb: `[h, w, 3]`, uint8, upright.
+        rgb: `[1, n, 3]`, uint8, its visible pixels.
     """
 
     path: Path
@@ -316,25 +266,14 @@ def parse_region(text: str, at_seconds: float = 0.0) -> RegionQuery:
 
 
 def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQuery:
-    """Load an example picture, turned upright by its EXIF tag; of an animation, the first frame.
-
-    Transparent pixels get the mean colour of the visible ones, so that they add no other colour.
+    """Load an example picture; of an animation, the first frame. Transparent pixels do not count.
 
     Raises:
         QueryUnreadable: Missing, not a picture, damaged, too large or wholly transparent.
     """
-    path = Path(path)
-    rgba = _read_rgba(path, max_pixels)
-    if not rgba[..., 3].any():
-        raise QueryUnreadable(f"example {path} is wholly transparent", remedy="give a picture with visible pixels")
-    return ExampleQuery(path, _flatten(rgba))
-
-
-def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
-    """Return `[H, W, 4]` uint8, upright."""
     from PIL import Image
 
-    remedy = f"give a picture ({', '.join(EXAMPLE_FORMATS)})"
+    path, remedy = Path(path), f"give a picture ({', '.join(EXAMPLE_FORMATS)})"
     try:
         with warnings.catch_warnings():
             # Pillow warns at a size of its own; the limit here is `max_pixels`.
@@ -345,13 +284,17 @@ def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
                         f"example {path} has {image.width}x{image.height} pixels, the limit is {max_pixels}",
                         remedy="crop it to the object",
                     )
-                return _upright_rgba(image)
+                rgba = np.asarray(image.convert("RGBA"), dtype=np.uint8)
     except QueryUnreadable:
         raise
     except FileNotFoundError as exc:
         raise QueryUnreadable(f"example {path}: no such file", remedy=remedy) from exc
     except Exception as exc:  # Pillow's decoders raise almost anything on damaged files, TypeError and KeyError too.
         raise QueryUnreadable(f"example {path}: cannot be read as a picture: {exc}", remedy=remedy) from exc
+    visible = rgba[rgba[..., 3] > 127]
+    if not len(visible):
+        raise QueryUnreadable(f"example {path} is wholly transparent", remedy="give a picture with visible pixels")
+    return ExampleQuery(path, np.ascontiguousarray(visible[None, :, :3]))
 
 
 def make_queries(texts: Sequence[str], region: str | None = None, example: str | Path | None = None) -> list[Query]:
@@ -374,26 +317,3 @@ def make_queries(texts: Sequence[str], region: str | None = None, example: str |
     if example is not None:
         queries.append(load_example(example))
     return queries
-
-
-def _upright_rgba(image: Image.Image) -> ByteArray:
-    from PIL import Image, ImageOps
-
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode == "F":
-        raise ValueError("floating-point pixels have no fixed range")
-    if upright.mode.startswith("I"):
-        # Pillow's own conversion of 16-bit grey clips at 255 instead of scaling.
-        grey = np.clip(np.asarray(upright, dtype=np.int64) >> 8, 0, 255).astype(np.uint8)
-        upright = Image.fromarray(grey)
-    return np.asarray(upright.convert("RGBA"), dtype=np.uint8)
-
-
-def _flatten(rgba: ByteArray) -> ByteArray:
-    rgb, alpha = rgba[..., :3], rgba[..., 3]
-    if alpha.min() == 255:
-        return np.ascontiguousarray(rgb)
-    share = alpha[..., None].astype(np.float32) / 255.0
-    mean = (rgb * share).sum(axis=(0, 1), dtype=np.float64) / share.sum(dtype=np.float64)
-    flat: ByteArray = np.rint(rgb * share + mean.astype(np.float32) * (1.0 - share)).astype(np.uint8)
-    return flat

@@ -151,7 +151,7 @@ class QueryScorers:
             kept = next((each for each in left if each.query == query and each.by_model == by_model), None)
             if kept is not None:
                 left.remove(kept)
-            self._scored.append(kept or _ScoredQuery(query, by_model, _scorer(query.detected(labels), by_model)))
+            self._scored.append(kept or _ScoredQuery(query, by_model, _scorer(query, labels, by_model)))
 
     def tasks(self, inputs: QueryInput) -> tuple[QueryTask, ...]:
         return tuple(each.scorer.prepare(inputs) for each in self._scored)
@@ -176,10 +176,10 @@ class QueryScorers:
         return tuple(notices)
 
 
-def _scorer(query: Query, by_model: bool) -> QueryScorer:
+def _scorer(query: Query, labels: Collection[str], by_model: bool) -> QueryScorer:
     match query:
         case TextQuery():
-            return TextScorer(query, by_model)
+            return TextScorer(query.detected(labels), by_model)
         case RegionQuery():
             return RegionScorer(query)
         case ExampleQuery():
