@@ -9,9 +9,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from arr_stream.consumer import Outcome
 from arr_stream.errors import EvaluationDataError
@@ -34,6 +34,9 @@ from arr_stream.records.schema import (
 from arr_stream.types import Frame
 
 Parsed = Header | FrameRecord | AnswerRecord | EndRecord
+
+_LINE: TypeAdapter[Parsed] = TypeAdapter(Annotated[Parsed, Field(discriminator="type")])
+_CHECK = "check that arr-stream wrote the file"
 
 _HEADER = tuple(name for name, how in written_fields(Header).items() if not how.volatile)
 
@@ -182,66 +185,40 @@ def records_digest(path: Path | str) -> str:
     return digest.hexdigest()
 
 
-_KINDS: dict[str, type[FrameRecord] | type[AnswerRecord] | type[EndRecord]] = {
-    "frame": FrameRecord,
-    "answer": AnswerRecord,
-    "end": EndRecord,
-}
-"""Kinds of lines allowed after the header."""
-
-
 def _records(path: Path) -> Iterator[tuple[Record, Parsed]]:
-    """Yield every line, checked: first the header, then frames and answers, nothing after the end line."""
+    """Yield every whole line, checked: first the header, then frames and answers, nothing after the end line."""
     last: Parsed | None = None
-    for where, line in _lines(path):
-        if isinstance(last, EndRecord):
-            raise EvaluationDataError(f"{where}: comes after the end line", remedy="one file holds one run")
-        kind = line.get("type")
-        if last is not None and str(kind) not in _KINDS:
-            raise EvaluationDataError(
-                f"{where}: type {kind!r} is not known", remedy="types are header, frame, answer and end"
-            )
-        last = _parsed(Header if last is None else _KINDS[str(kind)], line, where)
-        yield line, last
-    if last is None:
-        raise EvaluationDataError(f"{path}: holds no records", remedy="write some with `process ... --patches FILE`")
-
-
-def _lines(path: Path) -> Iterator[tuple[str, Record]]:
-    """Yield the position and the values of each whole line."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 if not raw.endswith(b"\n"):
-                    return
-                yield (where := f"{path}, line {number}"), _json_object(raw, where)
+                    break
+                where = f"{path}, line {number}"
+                if isinstance(last, EndRecord):
+                    raise EvaluationDataError(f"{where}: comes after the end line", remedy="one file holds one run")
+                line, record = _parsed(raw, where)
+                if isinstance(record, Header) != (last is None):
+                    raise EvaluationDataError(f"{where}: the header is the first line and no other", remedy=_CHECK)
+                last = record
+                yield line, record
     except OSError as exc:
         reason = (exc.strerror or str(exc)).lower()
         raise EvaluationDataError(f"{path}: {reason}", remedy="name a file of records") from exc
+    if last is None:
+        raise EvaluationDataError(f"{path}: holds no records", remedy="write some with `process ... --patches FILE`")
 
 
-def _json_object(raw: bytes, where: str) -> Record:
+def _parsed(raw: bytes, where: str) -> tuple[Record, Parsed]:
     try:
-        record = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
-    except UnicodeDecodeError as exc:
-        raise EvaluationDataError(f"{where}: not text", remedy="name a file of records") from exc
+        line = json.loads(raw, parse_constant=_refuse_constant)
+        return line, _LINE.validate_python(line)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise EvaluationDataError(f"{where}: {key}: {first['msg'].lower()}", remedy=_CHECK) from exc
     except (ValueError, RecursionError) as exc:
         raise EvaluationDataError(f"{where}: not JSON: {exc}", remedy="records are one JSON object a line") from exc
-    if not isinstance(record, dict):
-        raise EvaluationDataError(f"{where}: not a JSON object", remedy="records are one JSON object a line")
-    return record
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number in JSON")
-
-
-def _parsed(kind: type[Parsed], record: Record, where: str) -> Parsed:
-    try:
-        return kind.model_validate(record)
-    except ValidationError as exc:
-        first = exc.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise EvaluationDataError(
-            f"{where}: {key}: {first['msg'].lower()}", remedy="check that arr-stream wrote the file"
-        ) from exc
