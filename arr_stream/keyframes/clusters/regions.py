@@ -96,13 +96,13 @@ def absorb_small(labels: Labels, smallest_px: float) -> IntArray:
     In each round, pieces merge into larger ones, until none is small. A map of one piece is returned unchanged, however
     small. The result is `[h, w]` int32 with the same ids, without those that lost all pixels.
     """
-    labels = labels.astype(np.int32)
+    ids: IntArray = labels.astype(np.int32)
     while True:
-        pieces = pieces_of(labels)
+        pieces = pieces_of(ids)
         sizes = np.bincount(pieces.ravel())
         pairs, lengths, _ = shared_borders(pieces)
         if not len(pairs) or sizes.min() >= smallest_px:
-            return labels
+            return ids
         here, there = np.concatenate([pairs, pairs[:, ::-1]]).T
         # Written in this order, the last neighbour of a piece has the longest border, of equal ones the least id.
         order = np.lexsort((-there, np.tile(lengths, 2)))
@@ -110,8 +110,8 @@ def absorb_small(labels: Labels, smallest_px: float) -> IntArray:
         target[here[order]] = there[order]
         larger = (sizes[target] > sizes) | (sizes[target] == sizes) & (target < np.arange(len(sizes)))
         id_of = np.zeros(len(sizes), np.int32)
-        id_of[pieces] = labels
-        labels = np.where((sizes < smallest_px) & larger, id_of[target], id_of)[pieces]
+        id_of[pieces] = ids
+        ids = np.where((sizes < smallest_px) & larger, id_of[target], id_of)[pieces]
 
 
 def lattice_hw(count: int, height: int, width: int) -> tuple[int, int]:
