@@ -21,8 +21,8 @@ import numpy as np
 
 from arr_stream.errors import (
     EmptyQuery,
-    QueryUnreadable,
     InvalidSetting,
+    QueryUnreadable,
     RegionOutsideFrame,
 )
 from arr_stream.keyframes.objects import REMEDY
