@@ -12,7 +12,7 @@ import torch
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import FINER, Frame, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
-from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, respond
+from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, respond
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SentCells, token_map
 from tests.tiny_qwen import EVERY_FAMILY, load_tiny, picture
 
@@ -77,7 +77,7 @@ def _answer(bench: Bench, blocks: list[Any], layer: int, most: int) -> tuple[Res
     memory.append([seen(block) for block in blocks])
     gatherer = AttentionGatherer(memory, layer)
     question = bench.prompt.question(QUESTION)
-    made = respond(memory, question, most_tokens=most, sampler=Sampler(0), gatherer=gatherer)
+    made = respond(memory, question, most_tokens=most, gatherer=gatherer)
     return made, gatherer, memory.places
 
 

@@ -14,7 +14,7 @@ from arr_stream.errors import InvalidSetting
 from arr_stream.plain_text import plain
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, patch_rows, texture_picture
-from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
+from arr_stream.vlm.qwen3_vl.decoding import respond
 from arr_stream.vlm.qwen3_vl.encoding import LEAST_WEIGHT, Mode
 from tests.tiny_qwen import EVERY_FAMILY, picture
 
@@ -148,7 +148,7 @@ def test_greedy_answers_are_those_of_generate(tiny: tuple[Any, Any], bench: Benc
         theirs = stock_answer(tiny[0], image_inputs(tiny[1], [rgb]), 12)
         memory = bench.memory()
         memory.append([seen(bench.block("sparse", rgb, rgb))])
-        response = respond(memory, bench.prompt.question(QUESTION), most_tokens=12, sampler=Sampler(0))
+        response = respond(memory, bench.prompt.question(QUESTION), most_tokens=12)
         ended = theirs[-1] in bench.prompt.end_tokens
         assert list(response.ids) == (theirs[:-1] if ended else theirs)
         assert response.finish == ("stop" if ended else "length")

@@ -231,7 +231,8 @@ def test_an_empty_block_of_thoughts_is_never_shown(tiny: tuple[Any, Any], monkey
     session, tokenizer = session_of(*tiny, answer_tokens=30), tiny[1].tokenizer
     session.see(*next(_shown(1)))
     written = iter(tokenizer("<think>\n\n</think>\n\nThe car is red.<|im_end|>")["input_ids"])
-    monkeypatch.setattr(session, "_sampler", lambda _logits: next(written))
+    rows = torch.eye(len(tokenizer))
+    monkeypatch.setattr(Adapter, "logits", lambda _adapter, _hidden: rows[next(written)])
     pieces: list[str] = []
     answer = session.ask(QUESTION, on_text=pieces.append)
     assert answer.text == "".join(pieces) == "The car is red." and len(pieces) > 1

@@ -13,7 +13,7 @@ import torch
 from arr_stream.types import ByteArray, FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows
-from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
+from arr_stream.vlm.qwen3_vl.decoding import respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder, Mode
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
@@ -76,7 +76,7 @@ class Watcher:
     def ask(self, memory: Memory, question: str) -> tuple[str, float]:
         """The answer, and the milliseconds that it took; the memory stays as it was."""
         started = time.perf_counter()
-        said = respond(memory, self._prompt.question(question), most_tokens=ANSWER_TOKENS, sampler=Sampler(0.0))
+        said = respond(memory, self._prompt.question(question), most_tokens=ANSWER_TOKENS)
         return said.text.strip(), (time.perf_counter() - started) * 1e3
 
     @torch.inference_mode()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from arr_stream.stream import Models
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import PATCH_PX, Cells, merged
-from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
+from arr_stream.vlm.qwen3_vl.decoding import respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, TextEntry
 from arr_stream.vlm.qwen3_vl.loading import load
@@ -134,17 +133,13 @@ class ChatModel(lmms):  # type: ignore[misc]
         results, written, elapsed, seen = [], 0, 0.0, 0
         for request in tqdm(requests, disable=self.rank != 0, desc="Model Responding"):
             _, doc_to_messages, generation, number, task, split = request.args
+            if generation.get("temperature"):
+                raise InvalidSetting(f"{task}: answers are not sampled", remedy="--gen_kwargs temperature=0")
             document = self.task_dict[task][split][number]
             messages = _worded_for_qwen(doc_to_messages)(document)
             started = time.perf_counter()
             memory, question = self._look(messages, document)
-            sampling = SimpleNamespace(top_k=generation.get("top_k"), top_p=generation.get("top_p"))
-            response = respond(
-                memory,
-                question,
-                most_tokens=generation.get("max_new_tokens", ANSWER_TOKENS),
-                sampler=Sampler(float(generation.get("temperature") or 0), sampling),
-            )
+            response = respond(memory, question, most_tokens=generation.get("max_new_tokens", ANSWER_TOKENS))
             elapsed += time.perf_counter() - started
             written, seen = written + len(response.ids), seen + memory.visual_tokens
             tokens = TokenCounts(input_tokens=memory.tokens + len(question), output_tokens=len(response.ids))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -36,39 +36,17 @@ class Response:
     cache_bytes: int
 
 
-class Sampler:
-    """Sampler of the next token: the likeliest at temperature 0, else one within `generation`'s `top_k` and `top_p`."""
-
-    def __init__(self, temperature: float, generation: Any = None) -> None:
-        self._temperature = temperature
-        # 0 and None disable a limit, as in transformers.
-        self._top_k = int(getattr(generation, "top_k", None) or 0)
-        self._top_p = float(getattr(generation, "top_p", None) or 1.0)
-        self._random = torch.Generator().manual_seed(0)
-
-    def __call__(self, logits: Tensor) -> int:
-        """Return a token from `[vocabulary]` logits."""
-        if self._temperature == 0:
-            return int(logits.argmax())
-        scores, tokens = (logits.cpu() / self._temperature).topk(min(self._top_k or len(logits), len(logits)))
-        shares = scores.softmax(dim=0)
-        # Keep the smallest set of tokens that holds top_p; the first always stays.
-        shares[shares.cumsum(dim=0) - shares > self._top_p] = 0
-        return int(tokens[torch.multinomial(shares, 1, generator=self._random)])
-
-
 @torch.inference_mode()
 def respond(
     memory: Memory,
     question: Sequence[int],
     *,
     most_tokens: int,
-    sampler: Sampler,
     gatherer: AttentionGatherer | None = None,
     on_text: Callable[[str], None] | None = None,
     stop: Stop | None = None,
 ) -> Response:
-    """Answer a question; the memory is unchanged when this returns or raises."""
+    """Answer a question with the likeliest tokens; the memory is unchanged when this returns or raises."""
     from tokenizers.decoders import DecodeStream
 
     pieces, cleaner = DecodeStream(skip_special_tokens=True), AnswerText()
@@ -87,7 +65,7 @@ def respond(
         while True:
             with gatherer.gathering() if gatherer is not None else nullcontext():
                 hidden = memory.read(unread, position)
-            token = sampler(_finite(memory.adapter.logits(hidden)))
+            token = int(_finite(memory.adapter.logits(hidden)).argmax())
             first = first or time.perf_counter()
             if token in memory.prompt.end_tokens:
                 finish = "stop"

@@ -16,7 +16,7 @@ from arr_stream.types import FloatArray, IntArray
 from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, likelihoods, respond
+from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, default_layer, likelihoods, respond
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
@@ -38,7 +38,6 @@ class QwenSession(StreamingSession):
         memory = Memory(self._adapter, self._prompt, settings.vlm.instruction)
         trained = int(loaded.model.config.text_config.max_position_embeddings)
         super().__init__(loaded.name, settings, memory, min(settings.vlm.context_tokens, trained))
-        self._sampler = Sampler(0)
         layers = self._adapter.attention_layers
         self._layer = layers[default_layer(len(layers))]
 
@@ -61,7 +60,6 @@ class QwenSession(StreamingSession):
                 self.memory,
                 ids,
                 most_tokens=self._settings.answer_tokens,
-                sampler=self._sampler,
                 gatherer=gatherer,
                 on_text=on_text,
                 stop=stop,
