@@ -178,7 +178,7 @@ class PatchSet:
         region: Present box of the tracked region: left, top, right and bottom as shares of the frame; None without one,
             or while it is occluded.
         quality: Step by which quality was lowered to hold the frame rate, 0 for full quality; see
-            `arr_stream.live.quality`.
+            `arr_stream.live.live_stream`.
         damaged: The decoder concealed damage in the frame, or the frame may refer to a lost or concealed one.
         frame_ref: Weak reference to the source frame, so that patch sets in a list do not keep all frames; see `frame`.
     """

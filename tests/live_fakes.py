@@ -12,7 +12,7 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.keyframes.worker import KeyframeWorker, WorkerPool, make_workers
-from arr_stream.live.pictures import encode
+from arr_stream.live.publishing import encode
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import ByteArray
 

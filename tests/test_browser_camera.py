@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from arr_stream.config import Settings
-from arr_stream.live.pictures import encode
+from arr_stream.live.publishing import encode
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import Frame
 from arr_stream.web.browser import LARGEST_PICTURE_BYTES

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_stream.live.quality import STEPS, Governor
+from arr_stream.live.live_stream import STEPS, Governor
 
 
 class Clock:

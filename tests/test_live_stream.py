@@ -218,7 +218,7 @@ def test_an_error_of_the_source_arrives_after_its_frames() -> None:
 def test_quality_follows_the_load_and_the_records_tell(
     pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arr_stream.live.quality.WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr("arr_stream.live.live_stream.WINDOW_SECONDS", 0.3)
     path = tmp_path / "out.jsonl"
     result, _ = slowly(pool, Slow(0.06), 25, path)
     assert result.error is None

@@ -39,8 +39,7 @@ from arr_stream.patch_set import Answer
 from arr_stream.plain_text import AnswerText
 from arr_stream.types import Frame
 from arr_stream.vlm.server import ServerSession, chat
-from arr_stream.vlm.server.chat import ChatServer
-from arr_stream.vlm.server.endpoint import Endpoint
+from arr_stream.vlm.server.chat import ChatServer, Endpoint
 from arr_stream.vlm.server.packing import pack
 from tests.choices import choose
 from tests.fake_server import Behaviour, Exchange, FakeServer, body, hangs, piece, says, status

@@ -28,8 +28,7 @@ from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.loading import load
 from arr_stream.vlm.qwen3_vl.session import QwenSession
 from arr_stream.vlm.server.carrying import CarryingSession
-from arr_stream.vlm.server.chat import ChatServer
-from arr_stream.vlm.server.endpoint import Endpoint
+from arr_stream.vlm.server.chat import ChatServer, Endpoint
 from arr_stream.weights.catalogue import shipped_folder
 from benchmarks.serving.server import PLUGIN, VllmServer, free_port, plugin, vllm_server
 from tests.qwen_stock import patches_of

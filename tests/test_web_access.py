@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, InvalidSetting
-from arr_stream.web.access import Access, AllowedSources, is_loopback, make_access
-from arr_stream.web.problems import Refused
+from arr_stream.web.access import Access, AllowedSources, Refused, is_loopback, make_access
 from arr_stream.web.routes import StreamChange
 from arr_stream.web.settings import CHANGEABLE, checked_changes, describe
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from arr_stream.draw.views import VIEWS
-from arr_stream.live import pictures
+from arr_stream.live import publishing
 from tests.web_servers import PATIENCE_SECONDS, RunningServer, close_code, mute, running, unpack, until
 
 from websockets.sync.client import ClientConnection  # isort: skip
@@ -63,8 +63,8 @@ def test_who_comes_late_sees_the_last_frame_drawn_once_for_all_and_another_view_
     runner = server.serving.streams.runners[0]
     runner.paused = True
     until(lambda: server.status(id)["fps"] == 0)
-    shown, drawn, render = runner.publisher.shown, list[str](), pictures.render
-    monkeypatch.setattr(pictures, "render", lambda view, *more: drawn.append(view) or render(view, *more))
+    shown, drawn, render = runner.publisher.shown, list[str](), publishing.render
+    monkeypatch.setattr(publishing, "render", lambda view, *more: drawn.append(view) or render(view, *more))
     with ExitStack() as stack:
         path = f"/api/streams/{id}/video?view=channel:red"
         clients = [stack.enter_context(server.socket(path)) for _ in range(5)]

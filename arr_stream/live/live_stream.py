@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeProvider, StandardGenerator
 from arr_stream.keyframes.worker import KeyframeWorkers, WorkerPool, maker_values
-from arr_stream.live.quality import STEPS, Governor
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.processes import usable_cores
@@ -28,12 +27,82 @@ from arr_stream.types import FloatArray, Frame, Grid
 _MOST_POINTS = 256
 _JOIN_SECONDS = 2.0
 
+WINDOW_SECONDS = 1.0
+"""Length of the windows in which load is measured."""
+
+_OVERLOADED = 0.92
+_RELAXED = 0.6
+_MOST_DROPPED = 0.08
+_LOWER_AFTER_WINDOWS = 2
+_RAISE_AFTER_WINDOWS = 30
+"""Long, since a raise may bring the overload back."""
+
 _TURNS = threading.BoundedSemaphore(max(1, usable_cores() // 2))
 """Limit on the frames of all live streams that the process works on at once.
 
 Each frame leaves the interpreter for OpenCV many times; with more threads than this, they wait for the interpreter lock
 more than they work. The other cores decode, draw, encode and make keyframes.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Savings of one step: factors on the interval of keyframes, and by which pictures for optical flow are smaller."""
+
+    interval_factor: int = 1
+    flow_reduction: int = 1
+
+
+STEPS = (Quality(), Quality(2), Quality(4), Quality(4, 2), Quality(4, 4))
+"""Steps from full quality down; `PatchSet.quality` is an index into these."""
+
+
+class Governor:
+    """Controller of the quality step: two overloaded windows in a row lower quality, thirty relaxed ones raise it.
+
+    Attributes:
+        step: Index into `STEPS`.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._window_start: float | None = None
+        self._busy_seconds = 0.0
+        self._frames = self._dropped = self._overloaded = self._relaxed = 0
+
+    @property
+    def quality(self) -> Quality:
+        return STEPS[self.step]
+
+    def note(self, now_seconds: float, busy_seconds: float, dropped: int = 0) -> bool:
+        """Record one frame; return True if the quality has changed.
+
+        Args:
+            now_seconds: Time at which the frame was done; any monotonic clock.
+            busy_seconds: Work on it, without the wait for the frame.
+            dropped: Frames dropped just before it.
+        """
+        if self._window_start is None:
+            self._window_start = now_seconds - busy_seconds
+        self._busy_seconds += busy_seconds
+        self._frames += 1
+        self._dropped += dropped
+        elapsed = now_seconds - self._window_start
+        if elapsed < WINDOW_SECONDS:
+            return False
+        load = self._busy_seconds / elapsed
+        overloaded = load > _OVERLOADED or self._dropped / (self._frames + self._dropped) > _MOST_DROPPED
+        self._window_start, self._busy_seconds, self._frames, self._dropped = now_seconds, 0.0, 0, 0
+        self._overloaded = self._overloaded + 1 if overloaded else 0
+        self._relaxed = self._relaxed + 1 if load < _RELAXED and not overloaded else 0
+        before = self.step
+        if self._overloaded >= _LOWER_AFTER_WINDOWS:
+            self.step = min(self.step + 1, len(STEPS) - 1)
+        elif self._relaxed >= _RAISE_AFTER_WINDOWS:
+            self.step = max(self.step - 1, 0)
+        if self.step != before:
+            self._overloaded = self._relaxed = 0
+        return self.step != before
 
 
 class PointerGaze:
@@ -176,7 +245,7 @@ class LiveStream(Stream):
 
     @property
     def quality(self) -> int:
-        """Step by which quality is lowered, 0 for full quality; an index into `quality.STEPS`."""
+        """Step by which quality is lowered, 0 for full quality; an index into `STEPS`."""
         return self._governor.step
 
     def ask(self, *queries: Query | str) -> None:

@@ -16,7 +16,7 @@ from arr_stream.draw.annotate import Annotator
 from arr_stream.draw.views import VIEWS
 from arr_stream.errors import ArrStreamError, DisplayUnavailable
 from arr_stream.live.live_stream import LiveStream
-from arr_stream.live.pictures import Shown
+from arr_stream.live.publishing import Shown
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text

@@ -30,7 +30,7 @@ each, at its position on this frame. An object keeps its number while it is trac
 `cached_tokens` is present if a server had computed a part of the prompt before.
 `damaged` is present, and true, on frames that the decoder concealed or that may refer to lost or concealed ones.
 `quality` is present while quality is lowered to hold the frame rate of a live stream: the level, see
-`arr_stream.live.quality`; `notices` report each change.
+`arr_stream.live.live_stream`; `notices` report each change.
 
 If a model watches, `model` describes the frame's addition to its memory; it is absent on frames that the model did not
 receive. Each answer is a line of its own after the line of the frame on which it arrived; its `frame_index` is the

@@ -16,11 +16,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from arr_stream.errors import InvalidSetting
+from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.live import is_live_spec
 from arr_stream.sources.live.spec import NETWORK_SCHEMES
-from arr_stream.web.problems import Refused
 
 _LEAST_TOKEN = 8
 _TOKEN = re.compile(r"[!-~]+")
@@ -142,6 +141,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+class Refused(ArrStreamError):
+    """Request that is refused with an HTTP status: 403 not allowed, 404 unknown, 409 not now, 503 not yet or busy."""
+
+    def __init__(self, status: int, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from starlette.websockets import WebSocket
 
 from arr_stream.draw.views import check_view
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.pictures import Shown, checked_views, message
-from arr_stream.live.publishing import Subscription
+from arr_stream.live.publishing import Shown, Subscription, checked_views, message
 from arr_stream.live.runner import StreamRunner
-from arr_stream.web.problems import Refused
+from arr_stream.web.access import Refused
 from arr_stream.web.serving import Serving, WakeUp
 from arr_stream.web.sockets import (
     ENDING,

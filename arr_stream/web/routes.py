@@ -30,7 +30,7 @@ from arr_stream.relevance.query import ExampleQuery, load_example
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.live import list_cameras
 from arr_stream.texture.layout import CHANNELS
-from arr_stream.web.problems import Refused
+from arr_stream.web.access import Refused
 from arr_stream.web.serving import Serving
 from arr_stream.web.settings import checked_changes, describe
 

@@ -1,4 +1,7 @@
-"""Checks of every request: host, origin, token and size of the body; and headers of every response."""
+"""Checks of every request: host, origin, token and size of the body; headers of every response; errors as responses.
+
+An error is `{"error": "one line", "remedy": "..." | null}` with a matching status.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
@@ -18,8 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from uvicorn.protocols.utils import ClientDisconnected
 
-from arr_stream.web.access import Access
-from arr_stream.web.problems import problem
+from arr_stream.errors import ArrStreamError, BackendUnavailable
+from arr_stream.live.registry import TooManyStreams
+from arr_stream.plain_text import one_line
+from arr_stream.web.access import Access, Refused
 
 LARGEST_BODY_BYTES = 1_000_000
 LARGEST_EXAMPLE_BYTES = 10_000_000
@@ -228,3 +236,35 @@ def _asking_for_token(is_page: bool) -> Response:
         return HTMLResponse(_TOKEN_PAGE, 401, {"content-security-policy": _TOKEN_POLICY})
     remedy = "send `Authorization: Bearer TOKEN`, or open /?token=TOKEN in the browser"
     return _refused(401, "no token, or a wrong one", remedy)
+
+
+def problem(status: int, error: str, remedy: str | None = None) -> JSONResponse:
+    """Return an error response, without the secrets of addresses in it."""
+    told = {"error": one_line(error), "remedy": one_line(remedy)}
+    return JSONResponse(told, status)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Add these handlers to an app."""
+
+    @app.exception_handler(ArrStreamError)
+    async def ours(_request: Request, error: ArrStreamError) -> JSONResponse:
+        status = 503 if isinstance(error, BackendUnavailable) else 409 if isinstance(error, TooManyStreams) else 400
+        return problem(error.status if isinstance(error, Refused) else status, error.message, error.remedy)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part)[:40] for part in first["loc"] if part != "body") or "the body"
+        return problem(422, f"{place}: {str(first['msg'])[:300].lower()}", "GET /openapi.json has the schemas")
+
+    @app.exception_handler(HTTPException)
+    async def other(_request: Request, error: HTTPException) -> JSONResponse:
+        answer = problem(error.status_code, str(error.detail).lower())
+        answer.headers.update(error.headers or {})
+        return answer
+
+    @app.exception_handler(Exception)
+    async def failed(_request: Request, _error: Exception) -> JSONResponse:
+        # Without details for the client.
+        return problem(500, "the server has failed at this; its terminal says more")

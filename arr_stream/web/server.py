@@ -20,9 +20,8 @@ from arr_stream.errors import ListenFailed
 from arr_stream.threads import prepare_for_live
 from arr_stream.web.browser import browser_routes
 from arr_stream.web.feeds import feed_routes
-from arr_stream.web.problems import add_handlers
 from arr_stream.web.routes import info_routes, page_routes, question_routes, stream_routes
-from arr_stream.web.security import TRANSPORT, Security
+from arr_stream.web.security import TRANSPORT, Security, add_handlers
 from arr_stream.web.serving import Serving
 
 REQUEST_SECONDS = 15.0

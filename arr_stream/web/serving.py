@@ -12,8 +12,7 @@ from arr_stream.live.publishing import Subscription
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import StreamRunner
 from arr_stream.processes import usable_cores
-from arr_stream.web.access import Access, AllowedSources
-from arr_stream.web.problems import Refused
+from arr_stream.web.access import Access, AllowedSources, Refused
 
 MOST_CLIENTS = 64
 

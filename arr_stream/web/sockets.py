@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from arr_stream.web.problems import Refused
+from arr_stream.web.access import Refused
 from arr_stream.web.security import SEND_SECONDS, ClientTooSlow, cut
 from arr_stream.web.serving import Serving, WakeUp
 

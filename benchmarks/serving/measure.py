@@ -22,8 +22,7 @@ from arr_stream.types import ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.adapter import use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.server.carrying import CarryingSession
-from arr_stream.vlm.server.chat import ChatServer
-from arr_stream.vlm.server.endpoint import Endpoint
+from arr_stream.vlm.server.chat import ChatServer, Endpoint
 from arr_stream.weights.catalogue import shipped_folder
 from benchmarks.answers.table import CLIP_SECONDS, CLIP_SIZE, drawn, is_same
 from benchmarks.answers.watching import watched

@@ -18,12 +18,11 @@ from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, Nothi
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame, tokens_of
 from arr_stream.vlm import OnText, Stop
-from arr_stream.vlm.server.endpoint import Endpoint
+from arr_stream.vlm.server.chat import ChatServer, Endpoint, Reply
 from arr_stream.vlm.server.packing import Packed, encode, pack
 
 if TYPE_CHECKING:
     from arr_stream.vlm.server.carrying import CarryingSession
-    from arr_stream.vlm.server.chat import Reply
 
 MARKER_TOKENS = 2
 """Tokens that begin and end a picture."""
@@ -82,8 +81,6 @@ class ServerSession:
     """
 
     def __init__(self, settings: VlmSettings) -> None:
-        from arr_stream.vlm.server.chat import ChatServer
-
         endpoint = Endpoint.parse(settings.endpoint, settings.key_variable)
         if not settings.model:
             raise InvalidSetting(
