@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.regions import DoubleArray, clusters_from_labels, shared_borders
@@ -102,34 +103,36 @@ def _looks(rgb: ByteArray) -> tuple[list[FloatArray], FloatArray]:
 def merged(graph: RegionGraph, count: int) -> IntArray:
     """Return `[n]` int32: the final region of each, after merging the most similar neighbours down to `count`."""
     sizes, looks, total = graph.sizes.copy(), graph.looks.copy(), float(graph.sizes.sum())
-    owner = np.arange(len(sizes), dtype=np.int32)
+    first, second = graph.pairs.T.copy()
+    lengths, edges = graph.lengths.astype(np.float64), graph.edges.copy()
+    costs, owner = np.full(len(first), np.inf), np.arange(len(sizes), dtype=np.int32)
 
-    def costs_of(pairs: IntArray, lengths: DoubleArray, edges: DoubleArray) -> DoubleArray:
-        """Return `[m]`: the dissimilarity of neighbours."""
-        a, b = pairs.T
+    def compare(borders: npt.NDArray[np.integer]) -> None:
+        """Set the dissimilarity of the regions at these borders."""
+        a, b = first[borders], second[borders]
         apart = looks[a] / sizes[a, None] - looks[b] / sizes[b, None]
         smallness = (sizes[a] * sizes[b] / ((sizes[a] + sizes[b]) * total)) ** SIZE_POWER
-        costs: DoubleArray = (np.sqrt((apart * apart).sum(axis=1)) + EDGE_WEIGHT * (edges / lengths)) * smallness
-        return costs
+        edge = EDGE_WEIGHT * (edges[borders] / lengths[borders])
+        costs[borders] = (np.sqrt((apart * apart).sum(axis=1)) + edge) * smallness
 
-    pairs, lengths, edges = graph.pairs.copy(), graph.lengths.astype(np.float64), graph.edges
-    costs = costs_of(pairs, lengths, edges)
+    compare(np.arange(len(first)))
     for _ in range(len(sizes) - count):
-        if not len(costs):
+        if not np.isfinite(costs).any():
             break
-        kept, gone = pairs[costs.argmin()]
+        best = costs.argmin()
+        kept, gone = first[best], second[best]
         owner[owner == gone] = kept
         sizes[kept] += sizes[gone]
         looks[kept] += looks[gone]
-        pairs[pairs == gone] = kept
+        first[first == gone] = kept
+        second[second == gone] = kept
         # A neighbour of both has two borders with the merged region, which become one.
-        around = (pairs == kept).any(axis=1)
-        others, border = np.unique(pairs[around].sum(axis=1) - kept, return_inverse=True)
-        apart = others != kept
-        joined = np.sort(np.stack([others, np.full_like(others, kept)], axis=1))[apart].astype(np.int32)
-        new_lengths, new_edges = (np.bincount(border, values[around])[apart] for values in (lengths, edges))
-        pairs = np.concatenate([pairs[~around], joined])
-        costs = np.concatenate([costs[~around], costs_of(joined, new_lengths, new_edges)])
-        lengths = np.concatenate([lengths[~around], new_lengths])
-        edges = np.concatenate([edges[~around], new_edges])
+        around = np.flatnonzero((first == kept) | (second == kept))
+        others, at, same = np.unique(first[around] + second[around] - kept, return_index=True, return_inverse=True)
+        left, apart = around[at], others != kept
+        lengths[left], edges[left] = np.bincount(same, lengths[around]), np.bincount(same, edges[around])
+        costs[around], first[around], second[around] = np.inf, -1, -1
+        left, others = left[apart], others[apart]
+        first[left], second[left] = np.minimum(others, kept), np.maximum(others, kept)
+        compare(left)
     return owner
