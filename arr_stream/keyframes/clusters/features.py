@@ -15,10 +15,13 @@ the object's mask: 0.71 with twice as many clusters instead of four times, 0.70 
 from __future__ import annotations
 
 import math
+import warnings
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+from scipy.cluster.vq import kmeans2
+from scipy.ndimage import maximum_filter, minimum_filter
 
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import Embedder, KeyframeInput
@@ -30,7 +33,7 @@ from arr_stream.keyframes.clusters.regions import (
     pieces_of,
     shared_borders,
 )
-from arr_stream.types import BoolArray, ByteArray, Clusters, FloatArray, IntArray
+from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
 
 FEATURE_WEIGHT = 0.6
 """Share of features in the squared distance; position has the rest."""
@@ -77,11 +80,15 @@ def labels_from_features(values: FloatArray, count: int) -> IntArray:
     """Return connected regions of similar, near samples `[D, h, w]`: at most `count` ids, `[h, w]` int32."""
     points = _points(values)
     height, width = values.shape[1:]
-    labels = pieces_of(_k_means(points, _lattice(height, width, CLUSTERS_A_REGION * count)).reshape(height, width))
+    seeds = points[_lattice(height, width, CLUSTERS_A_REGION * count)]
+    with warnings.catch_warnings():
+        # A cluster that is left empty keeps its centre, with a warning.
+        warnings.simplefilter("ignore")
+        _, nearest = kmeans2(points, seeds, ROUNDS + 1, minit="matrix")
+    labels = pieces_of(nearest.reshape(height, width))
     flat = labels.ravel()
-    sizes = np.bincount(flat)
-    looks = _sums(points, flat, len(sizes))
-    graph = RegionGraph(sizes.astype(np.float64), looks.astype(np.float64), *shared_borders(labels))
+    looks = np.stack([np.bincount(flat, plane) for plane in points.T], axis=1)
+    graph = RegionGraph(np.bincount(flat).astype(np.float64), looks, *shared_borders(labels))
     return np.asarray(merged(graph, count)[labels], np.int32)
 
 
@@ -109,31 +116,6 @@ def _lattice(height: int, width: int, count: int) -> npt.NDArray[np.intp]:
     return (y[:, None] * width + x).ravel()
 
 
-def _k_means(points: FloatArray, seeds: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return `[n]`: the nearest centre after some rounds of Lloyd's algorithm; empty clusters keep their centre."""
-    centres = points[seeds]
-    for _ in range(ROUNDS):
-        nearest = _nearest(points, centres)
-        sizes = np.bincount(nearest, minlength=len(centres))[:, None]
-        sums = _sums(points, nearest, len(centres))
-        centres = np.where(sizes > 0, sums / np.maximum(sizes, 1), centres).astype(np.float32)
-    return _nearest(points, centres)
-
-
-def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.intp]:
-    distances = (centres * centres).sum(axis=1) - 2.0 * (points @ centres.T)
-    return np.asarray(distances.argmin(axis=1))
-
-
-def _sums(points: FloatArray, groups: npt.NDArray[np.integer], count: int) -> FloatArray:
-    """Return `[count, d]`: sums of the points of each group."""
-    order = np.argsort(groups, kind="stable")
-    there, starts = np.unique(groups[order], return_index=True)
-    sums = np.zeros((count, points.shape[1]), np.float32)
-    sums[there] = np.add.reduceat(points[order], starts, axis=0)
-    return sums
-
-
 def follow_colour(labels: IntArray, rgb: ByteArray) -> IntArray:
     """Enlarge a label map `[h, w]` to the size of a picture `[H, W, 3]`, with borders along the picture's edges.
 
@@ -148,7 +130,8 @@ def follow_colour(labels: IntArray, rgb: ByteArray) -> IntArray:
     row, column = np.rint(y).astype(np.intp), np.rint(x).astype(np.intp)
     made = labels[row[:, None], column].astype(np.int32)
     # Away from borders all nine agree, so only pixels beside a border are compared.
-    beside = _beside_a_border(labels)[row[:, None], column]
+    at_border = maximum_filter(labels, 3, mode="nearest") != minimum_filter(labels, 3, mode="nearest")
+    beside = at_border[row[:, None], column]
     here_y, here_x = np.nonzero(beside)
     colours, least = lab[here_y, here_x], np.full(len(here_y), np.inf, np.float32)
     chosen = made[here_y, here_x]
@@ -162,10 +145,3 @@ def follow_colour(labels: IntArray, rgb: ByteArray) -> IntArray:
             least, chosen = np.where(better, cost, least), np.where(better, labels[r, c], chosen)
     made[here_y, here_x] = chosen
     return np.asarray(made, np.int32)
-
-
-def _beside_a_border(labels: IntArray) -> BoolArray:
-    """Return samples that have another label among the eight around them."""
-    padded = np.pad(labels, 1, mode="edge")
-    around = np.lib.stride_tricks.sliding_window_view(padded, (3, 3))
-    return np.asarray((around != labels[..., None, None]).any(axis=(2, 3)))
