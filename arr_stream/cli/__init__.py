@@ -51,8 +51,7 @@ COMMANDS = {
     ),
     "doctor": (
         "doctor:doctor",
-        "Look at packages, extras, backends and devices; exit with 1 if something that the defaults need "
-        "does not work.",
+        "Look at extras, backends and devices; exit with 1 if something that the defaults need does not work.",
     ),
     "channels": (
         "tables:channels",

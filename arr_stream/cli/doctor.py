@@ -1,4 +1,4 @@
-"""`arr-stream doctor`: installed packages, backends that work or why not, devices."""
+"""`arr-stream doctor`: extras, backends that work or why not, devices."""
 
 from __future__ import annotations
 
@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from arr_stream.keyframes.base import PartName
     from arr_stream.types import Frame
 
-PACKAGES = (
-    *("numpy", "opencv-python-headless", "av", "onnxruntime", "rapidocr", "scikit-image"),
-    *("fastapi", "uvicorn", "websockets", "prometheus-client"),
-)
 OPTIONAL_BACKENDS = (
     *("clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr"),
     *("objects auto", "model qwen3-vl"),
 )
-OPENCV_FLAVOURS = tuple(f"opencv{kind}-python{ending}" for kind in ("", "-contrib") for ending in ("", "-headless"))
 PARTS: dict[PartName, tuple[str, tuple[str, ...]]] = {
     "clusters": ("keyframes.clusters", ("slic-fast", "slic-skimage", "grid", "merge", "features", "sam")),
     "embedding": ("keyframes.embeddings", ("appearance", "clip")),
@@ -42,7 +37,7 @@ PARTS: dict[PartName, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Checked `package`, `backend` or `device`: its version or figure, or why it fails and what to do."""
+    """Checked `extra`, `backend` or `device`: its version or figure, or why it fails and what to do."""
 
     group: str
     name: str
@@ -51,11 +46,11 @@ class Finding:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Look at packages, extras, backends and devices; exit with 1 if something that the defaults need does not work."""
+    """Look at extras, backends and devices; exit with 1 if something that the defaults need does not work."""
     from rich.table import Table
     from rich.text import Text
 
-    findings = [*_packages(), *_extras(), *_backends(), *_devices()]
+    findings = [*_extras(), *_backends(), *_devices()]
     if as_json:
         out.print_json(json.dumps([asdict(finding) for finding in findings]))
     else:
@@ -65,21 +60,8 @@ def doctor(as_json: Json = False) -> None:
         for finding in findings:
             table.add_row(finding.group, finding.name, "yes" if finding.works else "no", Text(finding.detail))
         out.print(table)
-    needed = [finding for finding in findings if not finding.works and finding.group in ("package", "backend")]
-    if any("(optional)" not in finding.detail for finding in needed):
+    if any(not found.works and found.group == "backend" and "(optional)" not in found.detail for found in findings):
         raise typer.Exit(1)
-
-
-def _packages() -> list[Finding]:
-    findings = []
-    for name in PACKAGES:
-        version, missing = _version(name), "not installed; pip install arr-stream"
-        findings.append(Finding("package", name, version is not None, version or missing))
-    flavours = [name for name in OPENCV_FLAVOURS if _version(name) is not None]
-    if len(flavours) > 1:
-        remedy = f"{' and '.join(flavours)} overwrite each other; keep opencv-python-headless alone"
-        findings.append(Finding("package", "one OpenCV", False, remedy))
-    return findings
 
 
 def _extras() -> list[Finding]:
@@ -87,20 +69,12 @@ def _extras() -> list[Finding]:
     distributions = metadata.packages_distributions()
     findings = []
     for extra, held in EXTRAS.items():
-        names = {module: distributions.get(module, [module])[0] for module in held.modules}
-        found = {module: _version(name) for module, name in names.items()}
-        there = ", ".join(f"{names[module]} {version}" for module, version in found.items() if version)
-        missing = [module for module, version in found.items() if not version]
-        adds = f"{held.adds}; {remedy_for(extra)}" if missing else ""
-        findings.append(Finding("extra", extra, not missing, "; ".join(part for part in (there, adds) if part)))
+        found = [name for module in held.modules for name in distributions.get(module, [])[:1]]
+        whole = len(found) == len(held.modules)
+        there = ", ".join(f"{name} {metadata.version(name)}" for name in found)
+        adds = "" if whole else f"{held.adds}; {remedy_for(extra)}"
+        findings.append(Finding("extra", extra, whole, "; ".join(part for part in (there, adds) if part)))
     return findings
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _backends() -> list[Finding]:
@@ -112,6 +86,7 @@ def _backends() -> list[Finding]:
             for name in names
         },
         "video h264": _try_encoder,
+        "opencv": _check_opencv,
         "model qwen3-vl": _try_qwen,
     }
     return [_checked(name, check) for name, check in checks.items()]
@@ -162,6 +137,15 @@ def _try_encoder() -> str:
     import av
 
     return f"{av.codec.Codec('libx264', 'w').long_name}, PyAV {av.__version__}"
+
+
+def _check_opencv() -> str:
+    flavours = sorted(set(metadata.packages_distributions()["cv2"]))
+    if len(flavours) > 1:
+        raise BackendUnavailable(
+            f"{' and '.join(flavours)} overwrite each other", remedy="keep opencv-python-headless alone"
+        )
+    return f"{flavours[0]} {metadata.version(flavours[0])}"
 
 
 def _devices() -> list[Finding]:
