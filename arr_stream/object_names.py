@@ -39,9 +39,9 @@ _SYNONYMS: dict[str, str] = {
         policewoman officer soldier student teacher customer visitor intruder burglar thief postman farmer
         tourist actor
         """,
-    "bicycle": "bike cycle",
+    "bicycle": "bike cycle cyclist biker",
     "car": "automobile sedan suv taxi cab hatchback limousine jeep",
-    "motorcycle": "motorbike moped scooter",
+    "motorcycle": "motorbike moped scooter motorcyclist",
     "airplane": "plane aeroplane aircraft jet airliner",
     "bus": "coach minibus",
     "train": "locomotive tram railcar",
@@ -52,7 +52,7 @@ _SYNONYMS: dict[str, str] = {
     "bird": "pigeon seagull gull duck swan goose hen chicken cockerel parrot crow flamingo eagle owl sparrow",
     "cat": "kitten kitty",
     "dog": "puppy hound terrier poodle retriever labrador corgi pup doggy",
-    "horse": "pony foal mare stallion",
+    "horse": "pony foal mare stallion rider",
     "sheep": "lamb ewe",
     "cow": "cattle bull calf ox",
     "backpack": "rucksack",
@@ -60,8 +60,11 @@ _SYNONYMS: dict[str, str] = {
     "handbag": "purse",
     "tie": "necktie",
     "suitcase": "trolley",
-    "skis": "ski",
+    "skis": "ski skier",
+    "snowboard": "snowboarder",
     "sports ball": "ball football basketball volleyball",
+    "skateboard": "skateboarder",
+    "surfboard": "surfer",
     "tennis racket": "racket racquet",
     "wine glass": "goblet",
     "cup": "mug",
@@ -86,12 +89,6 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "fruit": ("banana", "apple", "orange"),
     "glass": ("wine glass", "cup"),
     "plant": ("potted plant",),
-    "cyclist": ("person", "bicycle"),
-    "motorcyclist": ("person", "motorcycle"),
-    "rider": ("person", "horse"),
-    "skier": ("person", "skis"),
-    "skateboarder": ("person", "skateboard"),
-    "surfer": ("person", "surfboard"),
 }
 _MOVING = frozenset(("person", "sports ball", *_GROUPS["vehicle"], *_GROUPS["animal"]))
 _IRREGULAR = {

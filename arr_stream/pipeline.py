@@ -382,8 +382,8 @@ class Pipeline:
         found = state.cache.keyframes.objects
         if found is None:
             return ()
-        terms = [term for query in self._texts for term in query.objects]
-        asked = [each for each in found.objects if any(each.label in term.classes for term in terms)]
+        labels = {label for query in self._texts for term in query.objects for label in term.classes}
+        asked = [each for each in found.objects if each.label in labels]
         named = state.cache.keyframes.present_objects(asked)
         trusts = [each.trust for each in named]
         state.objects_doubtful = bool(trusts) and sum(trusts) / len(trusts) < DOUBTFUL

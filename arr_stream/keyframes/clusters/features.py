@@ -87,7 +87,7 @@ def labels_from_features(values: FloatArray, count: int) -> IntArray:
         _, nearest = kmeans2(points, seeds, ROUNDS + 1, minit="matrix")
     labels = pieces_of(nearest.reshape(height, width))
     flat = labels.ravel()
-    looks = np.stack([np.bincount(flat, plane) for plane in points.T], axis=1)
+    looks = np.stack([np.bincount(flat, plane) for plane in points.T], axis=1).astype(np.float64)
     graph = RegionGraph(np.bincount(flat).astype(np.float64), looks, *shared_borders(labels))
     return np.asarray(merged(graph, count)[labels], np.int32)
 
