@@ -2,7 +2,7 @@
 
 | `clip.model` | architecture | weights |
 |---|---|---|
-| `tiny` | the encoder inside the package, which runs without open_clip | likewise |
+| `tiny` | `PlainClip`, which runs without open_clip | inside the package |
 | `NAME:PRETRAINED`, such as `ViT-B-16:openai` | open_clip's | from the models folder |
 | a folder in the form of open_clip's `local-dir:` | its `open_clip_config.json` | its weights file |
 
@@ -11,6 +11,7 @@ open_clip's own factory downloads missing files, so only its architectures, its 
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as BytePairs
+from tokenizers.models import BPE
 from torch import Tensor, nn
 
 from arr_stream import weights
@@ -25,7 +29,6 @@ from arr_stream.config import TINY, ClipSettings, ModelSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
 from arr_stream.extras import need
 from arr_stream.files import expanded
-from arr_stream.keyframes.embeddings.plain_clip import PlainClip, byte_pairs
 from arr_stream.weights.catalogue import HUB_WEIGHTS, weights_in
 from arr_stream.weights.loading import first_line
 
@@ -38,6 +41,9 @@ _OPENAI = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26
 
 Tokenizer = Callable[[str], list[int]]
 """Function of a text that returns all its tokens, start and end included."""
+
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+_CURLY = {"‘": "'", "’": "'", "“": '"', "”": '"'}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +168,7 @@ def make_tokenizer(loaded: LoadedClip) -> Tokenizer:
         WeightsInvalid: It is damaged, or has more tokens than the model.
     """
     vocabulary = loaded.file.parent / VOCABULARY_NAME
-    if loaded.space == TINY:
+    if isinstance(loaded.model, PlainClip):
         pairs = byte_pairs(vocabulary)
         start = pairs.get_vocab_size()
         return lambda text: [start, *pairs.encode(text).ids, start + 1]
@@ -178,3 +184,95 @@ def make_tokenizer(loaded: LoadedClip) -> Tokenizer:
             remedy=f"put the model's own {VOCABULARY_NAME} beside its weights",
         ) from exc
     return lambda text: [simple.sot_token_id, *simple.encode(text), simple.eot_token_id]
+
+
+class Block(nn.Module):
+    """Residual block of attention and MLP, each behind a norm."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.ls_1 = nn.Identity()
+        self.mlp = nn.Sequential()
+        self.mlp.add_module("c_fc", nn.Linear(width, 4 * width))
+        self.mlp.add_module("gelu", nn.GELU())
+        self.mlp.add_module("c_proj", nn.Linear(4 * width, width))
+
+    def forward(self, tokens: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        """Map `[B, T, C]` to the same shape."""
+        seen = self.ln_1(tokens)
+        tokens = tokens + self.attn(seen, seen, seen, need_weights=False, attn_mask=attn_mask)[0]
+        out: Tensor = tokens + self.mlp(self.ln_2(tokens))
+        return out
+
+
+class Transformer(nn.Module):
+    def __init__(self, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.resblocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+
+    def forward(self, tokens: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        for block in self.resblocks:
+            tokens = block(tokens, attn_mask)
+        return tokens
+
+
+class VisionTower(nn.Module):
+    """Parts of the vision tower, which `clip.dense_features` combines."""
+
+    def __init__(self, dim: int, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        width, patch = config["width"], config["patch_size"]
+        self.image_size = tuple(config["image_size"])
+        self.patch_size = patch, patch
+        self.grid_size = self.image_size[0] // patch, self.image_size[1] // patch
+        self.conv1 = nn.Conv2d(3, width, patch, patch, bias=False)
+        self.class_embedding = nn.Parameter(torch.empty(width))
+        self.positional_embedding = nn.Parameter(torch.empty(1 + self.grid_size[0] * self.grid_size[1], width))
+        self.ln_pre, self.ln_post = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.transformer = Transformer(width, config["layers"], width // config["head_width"])
+        self.proj = nn.Parameter(torch.empty(width, dim))
+
+
+class PlainClip(nn.Module):
+    """CLIP (Radford et al., 2021) under open_clip's names, whose import takes ten times as long as an answer.
+
+    Of both towers it has the parts, which `clip` combines; it supports only plain blocks and causal texts.
+
+    Args:
+        config: `model_cfg` of the shipped configuration.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        dim, text = config["embed_dim"], config["text_cfg"]
+        width, self.context_length = text["width"], text["context_length"]
+        self.visual: nn.Module = VisionTower(dim, config["vision_cfg"])
+        self.transformer = Transformer(width, text["layers"], text["heads"])
+        self.token_embedding = nn.Embedding(text["vocab_size"], width)
+        self.positional_embedding = nn.Parameter(torch.empty(self.context_length, width))
+        self.ln_final = nn.LayerNorm(width)
+        self.text_projection = nn.Parameter(torch.empty(width, dim))
+        self.logit_scale, self.logit_bias = nn.Parameter(torch.empty(())), nn.Parameter(torch.empty(()))
+        later = torch.full((self.context_length, self.context_length), -torch.inf).triu(1)
+        self.register_buffer("attn_mask", later, persistent=False)
+
+
+def byte_pairs(file: Path) -> BytePairs:
+    """Return CLIP's tokenizer, without start and end, from the file of its merges."""
+    # CLIP numbers the printable characters first.
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet(), key=lambda letter: (ord(letter) > 255, ord(letter)))
+    merges = [tuple(line.split()) for line in gzip.decompress(file.read_bytes()).decode().split("\n")[1:] if line]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), *("".join(pair) for pair in merges)]
+    known = {word: number for number, word in enumerate(words)}
+    tokenizer = BytePairs(BPE(known, [(a, b) for a, b in merges], end_of_word_suffix="</w>"))
+    straight = [normalizers.Replace(curly, plain) for curly, plain in _CURLY.items()]
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), *straight, normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), "removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return tokenizer
