@@ -99,23 +99,6 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path, name: str, share: float)
         weights.load_state_dict(cut)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(at=st.floats(0, 1, exclude_max=True), value=st.integers(0, 255))
-def test_a_damaged_byte_never_raises_anything_else(tmp_path: Path, name: str, at: float, value: int) -> None:
-    path = tmp_path / f"model.{name}"
-    FORMATS[name](STATE, path)
-    data = bytearray(path.read_bytes())
-    data[int(at * len(data))] = value
-    path.write_bytes(data)
-    try:
-        state = weights.load_state_dict(path)
-    except WeightsInvalid as error:
-        assert "\n" not in str(error) and str(path) in str(error)
-    else:
-        assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
-
-
 @pytest.mark.parametrize(
     ("content", "word"),
     [

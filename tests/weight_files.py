@@ -30,7 +30,6 @@ class Served(NamedTuple):
     status: int = 200
     headers: dict[str, str] = {}  # noqa: RUF012
     cut_after: int | None = None
-    ranges: bool = True
     length: bool = True
 
 
@@ -39,12 +38,11 @@ class Asked(NamedTuple):
 
     command: str
     path: str
-    range: str
     authorization: str | None
 
 
 class FileServer(ThreadingHTTPServer):
-    """A server on this machine with Range support.
+    """A server of files on this machine.
 
     Attributes:
         files: What it says for each path; queries are left out.
@@ -94,33 +92,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        wanted, path = self.headers.get("Range", ""), self.path.partition("?")[0]
-        self.server.asked.append(Asked(self.command, path, wanted, self.headers.get("Authorization")))
+        path = self.path.partition("?")[0]
+        self.server.asked.append(Asked(self.command, path, self.headers.get("Authorization")))
         served = self.server.files.get(path, self.server.missing)
         if self.server.stall is not None:
             self.server.stall.wait(5)
-        start, status = self._range(served, wanted)
-        body = served.body[start:]
-        self.send_response(status)
+        self.send_response(served.status)
         for name, value in served.headers.items():
             self.send_header(name, value)
-        if status == 206:
-            self.send_header("Content-Range", f"bytes {start}-{len(served.body) - 1}/{len(served.body)}")
-        if status == 416:
-            self.send_header("Content-Range", f"bytes */{len(served.body)}")
         if served.length:
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(served.body)))
         else:
             self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body if served.cut_after is None else body[: served.cut_after])
+            self.wfile.write(served.body[: served.cut_after])
         if served.cut_after is not None or not served.length:
             self.close_connection = True
-
-    def _range(self, served: Served, wanted: str) -> tuple[int, int]:
-        fresh = self.headers.get("If-Range") in (None, served.headers.get("ETag"))
-        if served.status != 200 or not (wanted and served.ranges and fresh):
-            return 0, served.status
-        start = int(wanted.removeprefix("bytes=").partition("-")[0])
-        return (start, 206) if start < len(served.body) else (len(served.body), 416)
