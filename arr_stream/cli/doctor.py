@@ -152,13 +152,9 @@ def _devices() -> list[Finding]:
     import cv2
 
     from arr_stream.processes import usable_cores
-    from arr_stream.sources.live import list_cameras
 
-    findings = [Finding("device", "cpu", True, f"{usable_cores()} cores, OpenCV uses {cv2.getNumThreads()} threads")]
-    findings += _gpus()
-    cameras = ", ".join(f"{camera.source} ({camera.name})" for camera in list_cameras())
-    findings.append(Finding("device", "cameras", bool(cameras), cameras or "none found"))
-    return findings
+    cores = f"{usable_cores()} cores, OpenCV uses {cv2.getNumThreads()} threads"
+    return [Finding("device", "cpu", True, cores), *_gpus()]
 
 
 def _gpus() -> list[Finding]:
@@ -166,10 +162,9 @@ def _gpus() -> list[Finding]:
         import torch
     except ModuleNotFoundError:
         return [Finding("device", "cuda", False, "torch, which would use it, is not installed")]
-    if not torch.cuda.is_available():
-        return [Finding("device", "cuda", False, "no NVIDIA GPU that torch can use")]
     found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    return [
+    works = [
         Finding("device", f"cuda:{number}", True, f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
         for number, gpu in enumerate(found)
     ]
+    return works or [Finding("device", "cuda", False, "no NVIDIA GPU that torch can use")]
