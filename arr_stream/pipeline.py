@@ -397,7 +397,6 @@ class Pipeline:
         if state is not None:
             self._queries = resized_queries(self._queries, state.grid.size_wh, frame.size_wh)
         grid = Grid.for_size(frame.size_wh, max_pixels=self._settings.grid.max_pixels)
-        self._device.forget()
         self._spending.restart()
         cache = TemporalCache(grid, self._device.put)
         self._state = _State(

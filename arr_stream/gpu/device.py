@@ -115,10 +115,6 @@ class TorchDevice(Device):
     def make_flow(self) -> FlowEstimator:
         return DeviceFlow(self.run)
 
-    def forget(self) -> None:
-        for step in self._steps.values():
-            step.forget()
-
 
 def _as_tensor(values: ByteArray) -> Tensor:
     """Return a read-only view, without torch's warning about read-only arrays."""

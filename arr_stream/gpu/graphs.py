@@ -20,6 +20,8 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MOST_GRAPHS = 8
+"""Graphs of one step; the least recently used one, such as that of an earlier frame size, is evicted first."""
 _WARM_UPS = 2
 """Runs before a capture: libraries choose their algorithms, and constants are made, at first use."""
 
@@ -108,13 +110,11 @@ class Captured(Generic[P, R]):
             nesting of tuples, mappings and dataclasses.
         device: Device of the tensors.
         enabled: Whether to capture.
-        most: Maximum number of graphs; the least recently used one is evicted first.
     """
 
-    def __init__(self, function: Callable[P, R], device: torch.device, *, enabled: bool = True, most: int = 8) -> None:
+    def __init__(self, function: Callable[P, R], device: torch.device, *, enabled: bool = True) -> None:
         self._function = function
         self._enabled = enabled and device.type == "cuda"
-        self._most = most
         self._graphs: OrderedDict[Form, _Graph | None] = OrderedDict()
 
     @property
@@ -130,7 +130,7 @@ class Captured(Generic[P, R]):
         if form not in self._graphs:
             # Most rare forms, such as that of a frame with a new keyframe, do not recur soon.
             self._graphs[form] = None
-            if len(self._graphs) > self._most:
+            if len(self._graphs) > _MOST_GRAPHS:
                 self._graphs.popitem(last=False)
             return self._function(*args, **kwargs)
         self._graphs.move_to_end(form)
@@ -139,10 +139,6 @@ class Captured(Generic[P, R]):
             graph = self._graphs[form] = self._capture(form, tensors)
         result: R = graph.replay(tensors)
         return result
-
-    def forget(self) -> None:
-        """Free all graphs and their memory."""
-        self._graphs.clear()
 
     def _capture(self, form: Form, tensors: Sequence[Tensor]) -> _Graph:
         inputs = [tensor.clone() for tensor in tensors]

@@ -49,6 +49,3 @@ class Device:
     def make_flow(self) -> FlowEstimator:
         """Return the flow estimator for lightness pictures on the device."""
         return DisFlow()
-
-    def forget(self) -> None:
-        """Free resources of the current frame size."""
