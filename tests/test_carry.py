@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from arr_stream.motion.carry import carried_points, carry, compose
-from arr_stream.motion.flow import Flow, base_grid
+from arr_stream.motion.flow import Flow, base_grid, carried_points, carry, compose
 
 rasters = st.tuples(st.integers(1, 24), st.integers(1, 24))
 seeds = st.integers(0, 2**32 - 1)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from arr_stream.gpu.pixels import nearest_distance
 from arr_stream.motion.camera import camera_flow, independent_motion, visible_structure
-from arr_stream.motion.carry import carry, compose
-from arr_stream.motion.flow import Flow, checked_flow
+from arr_stream.motion.flow import Flow, carry, checked_flow, compose
 from arr_stream.texture.pictures import Pictures, full_picture
 from arr_stream.texture.pixels import guided, picture_planes
 from arr_stream.types import ByteArray, Frame, Grid

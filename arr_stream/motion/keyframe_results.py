@@ -21,8 +21,7 @@ from arr_stream.keyframes.base import (
     TextFinding,
 )
 from arr_stream.keyframes.text.regions import LEAST_LIKENESS, placed, settled, small_regions, text_mask
-from arr_stream.motion.carry import carried_points, carry
-from arr_stream.motion.flow import Flow
+from arr_stream.motion.flow import Flow, carried_points, carry
 from arr_stream.motion.objects import ObjectTracks, carried_objects
 from arr_stream.motion.planes import TEXT, CarriedPlane, region_planes
 from arr_stream.texture.array import LazyPlane, Plane

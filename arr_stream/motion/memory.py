@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.motion.carry import carry, compose
-from arr_stream.motion.flow import Flow
+from arr_stream.motion.flow import Flow, carry, compose
 from arr_stream.motion.keyframe_results import KeyframeResults
 from arr_stream.motion.planes import HISTORY
 from arr_stream.texture.array import DeferredPlane, LazyPlane, Plane

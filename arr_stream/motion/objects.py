@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from arr_stream.motion.carry import carried_points
-from arr_stream.motion.flow import Flow
+from arr_stream.motion.flow import Flow, carried_points
 from arr_stream.types import DetectedObject, FloatArray
 
 LEAST_TRUST = 0.2

@@ -10,8 +10,7 @@ from functools import cache, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.motion.carry import carry
-from arr_stream.motion.flow import Flow
+from arr_stream.motion.flow import Flow, carry
 from arr_stream.texture.array import DeferredPlane, LazyPlane, Plane
 from arr_stream.texture.arrays import Array, as_float, as_index, at_least, constant, namespace, sums_by, zeros
 from arr_stream.texture.layout import CHANNEL_INDEX, EMBEDDING

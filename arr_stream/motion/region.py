@@ -52,8 +52,7 @@ import numpy.typing as npt
 
 from arr_stream.motion.appearance import COLOUR_AND_TEXTURE, Box, PixelModel, Places, cue_rows
 from arr_stream.motion.camera import camera_of, speed_px
-from arr_stream.motion.carry import compose
-from arr_stream.motion.flow import Flow, base_grid
+from arr_stream.motion.flow import Flow, base_grid, compose
 from arr_stream.texture.arrays import Array, at_least, at_most, constant, either, namespace, number, zeros
 from arr_stream.texture.pixels import averaged, box_means, exponential, gaussian, guided, line_sums, picture_hw, resized
 from arr_stream.types import BoolArray, ByteArray, FloatArray

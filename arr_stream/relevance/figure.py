@@ -21,8 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from arr_stream.motion.carry import carry
-from arr_stream.motion.flow import Flow
+from arr_stream.motion.flow import Flow, carry
 from arr_stream.texture.arrays import Array, as_float, constant, namespace, zeros
 from arr_stream.texture.pixels import averaged, cell_bytes, cell_colours, solved
 from arr_stream.types import FloatArray

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from arr_stream.motion.carry import carry
-from arr_stream.motion.flow import Flow
+from arr_stream.motion.flow import Flow, carry
 from arr_stream.motion.keyframe_results import KeyframeResults
 from arr_stream.texture.arrays import Array, at_most, namespace
 from arr_stream.texture.pixels import averaged, resized

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from arr_stream.motion.carry import carry
+from arr_stream.motion.flow import carry
 from arr_stream.relevance.kinds.base import QueryAnswer, QueryContext, QueryInput, QueryScorer, QueryTask
 from arr_stream.relevance.meaning import still_meant
 from arr_stream.relevance.membership import object_maps, text_relevance
