@@ -54,13 +54,10 @@ class Broadcast:
         self.seconds = first_seconds
         self._footage = footage
         self._number = 0
-        self._begin()
-
-    def leap(self, seconds: float) -> None:
-        """The stream's own clock is set, forward or back."""
-        self.seconds = max(0.0, self.seconds + seconds)
-        # A muxer refuses times that go back, as a sender that starts anew does not.
-        self._begin()
+        self._out = _Out()
+        self._muxer = av.open(self._out, "w", format="mpegts", options={"flush_packets": "1"})
+        self._stream = self._muxer.add_mux_stream("h264", rate=FPS, width=footage.size_wh[0], height=footage.size_wh[1])
+        self._stream.time_base = Fraction(1, _CLOCK)
 
     def next(self) -> bytes:
         """The packets of the next picture."""
@@ -76,13 +73,6 @@ class Broadcast:
         taken = bytes(self._out.data)
         self._out.data.clear()
         return taken
-
-    def _begin(self) -> None:
-        self._out = _Out()
-        self._muxer = av.open(self._out, "w", format="mpegts", options={"flush_packets": "1"})
-        width, height = self._footage.size_wh
-        self._stream = self._muxer.add_mux_stream("h264", rate=FPS, width=width, height=height)
-        self._stream.time_base = Fraction(1, _CLOCK)
 
 
 class _Out(io.RawIOBase):

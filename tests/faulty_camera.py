@@ -41,7 +41,6 @@ class Feed:
         self.stalled = self.away = False
         self._paced = paced
         self._wires: weakref.WeakSet[_Wire] = weakref.WeakSet()
-        self._leaps: list[float] = []
         self._broadcast = Broadcast(Footage(SIZE_WH))
         self._due = time.monotonic()
 
@@ -60,17 +59,13 @@ class Feed:
         for wire in tuple(self._wires):
             wire.error = number
 
-    def leap(self, seconds: float) -> None:
-        """Set the source's own clock forward or back."""
-        self._leaps.append(seconds)
-
     def next(self, interrupt: Interrupt) -> bytes:
         """The packets of the next picture, when it is time for them; none once the wait is over."""
         while not (interrupt.stopped or interrupt.late):
             if self.stalled:
                 interrupt.wait(_POLL_SECONDS)
             elif self._ready(interrupt):
-                return self._made()
+                return self._broadcast.next()
         return b""
 
     def _ready(self, interrupt: Interrupt) -> bool:
@@ -82,11 +77,6 @@ class Feed:
             return False
         self._due = max(self._due + 1 / FPS, now - 1.0)
         return True
-
-    def _made(self) -> bytes:
-        while self._leaps:
-            self._broadcast.leap(self._leaps.pop(0))
-        return self._broadcast.next()
 
     def connect(self, interrupt: Interrupt, seconds: float) -> InputContainer:
         """A new connection, as FFmpeg has it.

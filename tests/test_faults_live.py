@@ -31,7 +31,6 @@ from tests.faulty_camera import Feed
 from tests.faulty_keyframes import ORDERS_VARIABLE, disturbed_workers
 from tests.live_fakes import LIGHT, wait_until
 
-HOUR, DAY = 3600.0, 86_400.0
 QUICK = LIGHT.with_values({"live.stall_seconds": 10.0, "live.adapt": False})
 
 
@@ -120,18 +119,6 @@ def test_a_camera_that_vanishes_is_found_again(unplugged: Feed) -> None:
     messages = [state.message or "" for state in told.states if state.state == "reconnecting"]
     assert "has stopped" in messages[0] and "cannot be opened" in messages[-1]
     assert told.names() == ["connecting", "live", "reconnecting", "live"]
-
-
-def test_a_source_whose_clock_is_set_goes_on_at_its_pace() -> None:
-    made = feed()
-    with made.open(QUICK, Told().states.append) as source:
-        frames = source.frames()
-        seen = take(frames, 10)
-        for leap_seconds in (-HOUR, DAY):
-            made.leap(leap_seconds)
-            seen += take(frames, 20)
-        assert source.stats.reconnects == 0
-    check_times(seen)
 
 
 class Live:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -165,18 +164,6 @@ def test_a_loop_whose_file_vanishes_ends_with_an_error(clip: Path) -> None:
         for _ in source.frames():
             clip.unlink(missing_ok=True)
     assert states[-1].state == "failed"
-
-
-def test_close_from_another_thread_ends_a_wait_between_frames() -> None:
-    source = open_live("lavfi:testsrc2=size=64x48:rate=0.1", Settings())
-    frames = source.frames()
-    next(frames)
-    thread = threading.Thread(target=lambda: list(frames))
-    thread.start()
-    begun = time.monotonic()
-    source.close()
-    thread.join(10)
-    assert not thread.is_alive() and time.monotonic() - begun < 5
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the names of Linux's devices")

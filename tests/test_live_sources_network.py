@@ -151,22 +151,6 @@ def test_a_server_killed_and_started_again_with_another_size() -> None:
     assert pts == pytest.approx(captured - reading.times[0][2], abs=2.0)
 
 
-def test_a_frozen_server_is_noticed_and_left() -> None:
-    states: list[SourceState] = []
-    with (
-        rtsp_server() as (server, port),
-        Reading(open_live(f"rtsp://127.0.0.1:{port}/live", QUICK, on_state=states.append)) as reading,
-    ):
-        wait_for(lambda: reading.count > 5, "frames")
-        server.freeze()
-        wait_for(lambda: any(state.state == "stalled" for state in states), "the stall")
-        server.thaw()
-        seen = reading.count
-        wait_for(lambda: reading.count > seen + 5, "frames after the stall")
-    reading.check_order()
-    assert reading.source.stats.stalls >= 1 and reading.source.stats.reconnects >= 1
-
-
 def test_a_password_that_is_changed_meanwhile_ends_the_frames() -> None:
     with rtsp_server(user="me", password="alt") as (server, port):
         settings = QUICK.with_values({"live.stall_seconds": PATIENCE_SECONDS})
@@ -214,14 +198,6 @@ def test_a_playlist_does_not_reach_files_of_this_machine(tmp_path: Path) -> None
         for name in ("a", "b"):
             with pytest.raises(SourceError):
                 open_live(f"http://127.0.0.1:{port}/{name}.m3u8", QUICK)
-
-
-def test_a_file_over_http_comes_at_its_own_speed_and_ends(tmp_path: Path) -> None:
-    write_video(tmp_path / "a.mp4", moving_frames(25), container_options={"movflags": "faststart"})
-    with web_folder(tmp_path) as port, open_live(f"http://127.0.0.1:{port}/a.mp4", PATIENT) as source:
-        frames = list(source.frames())
-    assert len(frames) == 25 and source.stats.reconnects == 0
-    assert (frames[-1].captured_seconds or 0) - (frames[0].captured_seconds or 0) >= 0.6
 
 
 def test_what_http_servers_may_have_instead(tmp_path: Path) -> None:

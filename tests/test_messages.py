@@ -23,6 +23,8 @@ ENDPOINT = "--endpoint http://127.0.0.1:9/v1"
 TABLE = [
     # Sources
     ("process missing.mp4", 10, "missing.mp4: no such file; check the path"),
+    ("process garbag.mp4", 10, "did you mean garbage.mp4?"),
+    ("process /dev/null", 11, "/dev/null: a device or pipe"),
     ("process loop.mp4", 10, "loop.mp4: a broken symbolic link"),
     ("process garbage.mp4", 11, "garbage.mp4: FFmpeg cannot open it"),
     ("process sound.m4a", 12, "sound.m4a: no video, only audio"),
