@@ -1,4 +1,4 @@
-"""The results page: what is run, what is kept, and that documents hold what it says."""
+"""The results page: its commands exist, and documents hold what the kept figures give."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.core import TyperGroup
@@ -18,82 +17,13 @@ from typer.main import get_command
 
 from arr_stream.cli import app as product
 from arr_stream.config import Settings
-from arr_stream.evaluation.tables import ResultTable
 from benchmarks.__main__ import app as measurements
-from benchmarks.results.measuring import Place, measure
 from benchmarks.results.page import documents, filled, page
-from benchmarks.results.records import Record, Run, load_records
-from benchmarks.results.sections import BY_NAME, SECTIONS, Command, Section
+from benchmarks.results.records import Record, load_records
+from benchmarks.results.sections import BY_NAME, SECTIONS
 from benchmarks.results.targets import TARGETS, Target
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ResultTable("Speed", ("what", "ms"), (("ours", 1.25),), digits=2)
-MACHINE = {"processor": "P", "cores": "2"}
-ONE = Section(
-    "one", "The first", "Shows one thing.", (Command("arr-stream print a", "arr-stream print quick"),), page="design.md"
-)
-TWO = Section("two", "The second", "Shows another.", (Command("arr-stream print b"), Command("benchmarks print c")))
-
-STAND_IN = """
-import json, sys
-from pathlib import Path
-words = sys.argv[1:]
-if words[0] == "fail":
-    sys.exit("Traceback\\n" + words[1] + ": there is no such thing")
-if words[0] == "talk":
-    sys.exit(print("no JSON"))
-table = {"title": "T", "columns": ["what"], "rows": [[word] for word in words], "note": "", "digits": 2}
-print(json.dumps({"tables": [table], "long": [0] * 9}))
-"""
-"""Stands for the programs: prints what it was given."""
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    program = tmp_path / "program.py"
-    program.write_text(STAND_IN)
-    data = tmp_path / "footage"
-    (data / "flow").mkdir(parents=True)
-    stand_in = (sys.executable, str(program))
-    return Place(tmp_path, tmp_path / "out", data, {"arr-stream": stand_in, "benchmarks": stand_in})
-
-
-def record(section: str, result: Any, **values: Any) -> Record:
-    run = Run("", "arr-stream bench", 2.0, 0.5, result)
-    return Record(section, "2026-01-02 03:04", "0123abcd", "c0de", MACHINE, False, **({"runs": (run,)} | values))
-
-
-def printed(*tables: ResultTable) -> dict[str, Any]:
-    return {"tables": [table.as_json() for table in tables]}
-
-
-def measured(section: Section, place: Place, *, quick: bool = False) -> tuple[Record, list[str]]:
-    said: list[str] = []
-    return measure(section, place, quick=quick, say=said.append), said
-
-
-class TestPage:
-    def test_the_same_records_give_the_same_page(self, place: Place) -> None:
-        records = {name: record(name, printed(TABLE)) for name in ("two", "one")}
-        first = page(records, [ONE, TWO])
-        assert first == page(dict(reversed(records.items())), [ONE, TWO])
-        assert first.index("## The first") < first.index("## The second")
-
-    def test_a_section_has_its_words_commands_and_tables(self) -> None:
-        text = page({"one": record("one", printed(TABLE))}, [ONE])
-        for words in ("Shows one thing.", "    arr-stream bench\n", TABLE.markdown()):
-            assert words in text
-        assert "| [The first](#one) | 2026-01-02 03:04 | `0123abcd` | A | 2 s | 0.5 |" in text
-        assert "| processor | P |" in text
-
-
-class TestBlocks:
-    TEXT = "before\n<!-- results: NAME -->\nold\n<!-- /results -->\nafter\n"
-
-    def test_only_what_stands_between_the_marks_changes(self) -> None:
-        found = filled(self.TEXT.replace("NAME", "carry"), {"carry": record("carry", printed(TABLE))}, "results.md")
-        assert found == f"before\n<!-- results: carry -->\n{TABLE.markdown()}\n<!-- /results -->\nafter\n"
-        assert filled(found, {"carry": record("carry", printed(TABLE))}, "results.md") == found
 
 
 PROGRAMS = {"arr-stream": product, "benchmarks": measurements}
