@@ -12,26 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_stream.cli import options
-from arr_stream.cli.console import Log, Reporter, counted, interrupted, out, print_line, reporting, say_json
+from arr_stream.cli.console import Log, Reporter, counted, interrupted, print_line, reporting, say_json
 from arr_stream.cli.running import stop_on_signals
 from arr_stream.errors import BatchIncomplete, InvalidSetting, SourceDamaged, SourceNotFound
 from arr_stream.extras import need
-from arr_stream.plain_text import redact_url
 
 if TYPE_CHECKING:
     from arr_stream.batch.batch import BatchResult
     from arr_stream.batch.engine import WorkerEngine
     from arr_stream.batch.job import Event, JobOptions
-    from arr_stream.batch.plan import Plan
 
-_MOST_LINES = 20
-_STATES = {
-    "new": "to do",
-    "done": "done",
-    "gone": "done, source gone",
-    "changed": "to do again, source changed",
-    "differs": "to do again, done with other settings",
-}
 _BATCH = "How to go about it"
 """Panel of the help."""
 
@@ -82,7 +72,6 @@ def batch(
     retries: Annotated[
         int, options.option("Further attempts after a failure that may be temporary.", _BATCH, min=0)
     ] = 2,
-    dry_run: Annotated[bool, options.option("Show the plan without processing.", _BATCH, "--dry-run")] = False,
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     log: options.LogOption = Log.TEXT,
@@ -123,11 +112,6 @@ def batch(
     sources = expand(inputs, storage=asked.storage, leave_out=Path(asked.folder))
     if not sources:
         raise SourceNotFound("no input is left to do", remedy="the output folder is not searched for inputs")
-    if dry_run:
-        from arr_stream.batch.plan import make_plan
-
-        _print_plan(make_plan(sources, asked, force=force))
-        return
     if settings.models.download:
         # Here, once: otherwise every worker would download them.
         from arr_stream.cli.models import fetch_needed
@@ -255,52 +239,19 @@ class BatchReporter:
         return f"{place} {line}{self._reporter.left(self._settled, self._to_do)}"
 
 
-def _print_plan(plan: Plan) -> None:
-    """Print the plan to standard output."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("name", "state", "source")
-    table.columns[0].overflow = table.columns[2].overflow = "fold"
-    for file in plan.files:
-        table.add_row(Text(file.job.name), _STATES[file.state], Text(redact_url(file.job.source)))
-    out.print(table)
-    for notice in plan.notices:
-        print_line(f"note: {notice}")
-    out.print(f"{counted(len(plan.to_do), 'file')} of {len(plan.files)} to do; nothing was done", markup=False)
-
-
 def _print_summary(result: BatchResult, log: Log) -> None:
     """Print the summary of a run to standard output, or log it as a JSON line."""
-    plan, damaged = result.plan, result.damaged
     counts = {
-        "files": len(plan.files),
         "done": len(result.finished),
-        "kept": len(plan.kept),
+        "kept": len(result.plan.kept),
+        "damaged": len(result.damaged),
         "failed": len(result.failed),
         "left": len(result.left),
-    }
-    if log is Log.JSON:
-        say_json(event="done", reason=result.reason, **counts)
-        return
-    from rich.table import Table
-
-    shown = {
-        "files": counts["files"],
-        "done": counts["done"],
-        "done before": counts["kept"],
-        "of these damaged": len(damaged),
-        "failed": counts["failed"],
-        "left": counts["left"],
         "frames": result.frames,
     }
-    shown = {what: count for what, count in shown.items() if count or what in ("files", "done")}
-    table = Table(*shown, "seconds")
-    table.add_row(*(str(count) for count in shown.values()), f"{result.seconds:.1f}")
-    out.print(table)
-    lines = [f"{name}: damaged: {what}" for name, what in damaged.items()]
-    lines += [f"{event.attempt.job.name}: {event.kind}: {event.message}" for event in result.failed]
-    for line in lines[:_MOST_LINES]:
-        print_line(line)
-    if len(lines) > _MOST_LINES:
-        print_line(f"and {len(lines) - _MOST_LINES} more, see {plan.layout.summary}")
+    files = len(result.plan.files)
+    if log is Log.JSON:
+        say_json(event="done", reason=result.reason, files=files, **counts)
+        return
+    shown = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    print_line(f"{counted(files, 'file')}: {shown}; {result.seconds:.1f} s")
