@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from arr_stream.batch.batch import BatchResult, opened, run_batch
 from arr_stream.batch.engine import Lost, Message, WorkerEngine
-from arr_stream.batch.folder import Journal, Layout, Workspace, folder_lock, read_journal
+from arr_stream.batch.folder import Layout, Workspace, folder_lock, write_json
 from arr_stream.batch.job import (
     Attempt,
     Done,
@@ -51,10 +51,9 @@ class Batch:
         return dataclasses.replace(self.options, **values)  # type: ignore[arg-type]
 
     def begin(self, options: JobOptions | None = None) -> None:
-        """Write the journal of a batch that has begun."""
+        """Write the options of a batch that has begun."""
         self.out.mkdir(exist_ok=True)
-        with contextlib.closing(Journal(self.layout.manifest)) as journal:
-            journal.append("batch", options=public_options(options or self.options), versions={})
+        write_json(self.layout.options, {"options": public_options(options or self.options)})
 
     def workspace(self, asked: Attempt, text: str = "{}\n") -> Workspace:
         """Write the outputs of an attempt, as a worker does."""
@@ -97,9 +96,6 @@ class Batch:
                 stop=stop or threading.Event(),
                 watch=watch,
             )
-
-    def lines(self, kind: str) -> list[dict[str, object]]:
-        return [line for line in read_journal(self.layout.manifest) if line["type"] == kind]
 
 
 @pytest.fixture
@@ -191,39 +187,21 @@ def test_an_invalid_line_of_a_list_fails_by_itself(tmp_path: Path) -> None:
     assert expand(["@" + str(tmp_path / "list.txt")]) == [str(gone), *lines[1:]]
 
 
-def test_a_line_of_the_journal_that_a_kill_cut_off_is_removed(tmp_path: Path) -> None:
-    path = tmp_path / "manifest.jsonl"
-    with contextlib.closing(Journal(path)) as journal:
-        journal.append("attempt", name=os.fsdecode(b"odd\xff"), number=1)
-        journal.append("attempt", name="odd", number=2)
-    whole = path.read_bytes()
-    for cut in range(1, len(whole.splitlines()[1]) + 1):
-        path.write_bytes(whole[:-cut])
-        assert [line["number"] for line in read_journal(path)] == [1]
-    with contextlib.closing(Journal(path)) as journal:
-        journal.append("attempt", name="odd", number=3)
-    assert [line["number"] for line in read_journal(path)] == [1, 3]
-
-
-@pytest.mark.parametrize("text", ['{"theirs": 1}\n', "not JSON\n", "[1]\n"])
-def test_a_file_that_is_no_journal_is_not_written_to(batch: Batch, text: str) -> None:
+@pytest.mark.parametrize("text", ['{"theirs": 1}\n', "not JSON\n", "[1]\n", '{"options": 5}'])
+def test_a_file_that_holds_no_options_is_not_written_to(batch: Batch, text: str) -> None:
     batch.out.mkdir()
-    batch.layout.manifest.write_text(text)
-    with pytest.raises(BatchDiffers):
+    batch.layout.options.write_text(text)
+    with pytest.raises(BatchDiffers, match="not the options of a batch"):
         batch.run()
-    assert [path.name for path in batch.out.iterdir()] == ["manifest.jsonl"]
-    assert batch.layout.manifest.read_text() == text
+    assert [path.name for path in batch.out.iterdir()] == ["options.json"]
+    assert batch.layout.options.read_text() == text
 
 
-def test_a_broken_journal_can_be_moved_away_and_finished_files_stay(batch: Batch) -> None:
+def test_finished_files_stay_when_the_options_are_lost(batch: Batch) -> None:
     batch.begin()
     batch.finish(attempt(batch.source, "earlier"))
     before = contents(batch.out / "videos")
-    with batch.layout.manifest.open("ab") as file:
-        file.write(b"\0\0\0\n")
-    with pytest.raises(BatchDiffers, match=r"line 2: not a JSON object.*--force"):
-        batch.states()
-    batch.layout.manifest.unlink()
+    batch.layout.options.unlink()
     with pytest.raises(BatchDiffers, match="no batch wrote it"):
         batch.states()
     assert batch.run(force=True).reason == "finished"
@@ -338,7 +316,6 @@ def test_every_file_is_processed_once_and_no_more_at_a_time_than_there_are_slots
     assert sorted(one.job.index for one in engine.attempts) == [0, 1, 2, 3, 4, 5]
     assert engine.most == engine.slots and engine.closed > 0
     assert len(result.finished) == 6 and not result.failed and not result.left and result.reason == "finished"
-    assert len(six.lines("attempt")) == len(six.lines("finished")) == 6
     assert [type(event).__name__ for event in on_message].count("JobStarted") == 6
     summary = json.loads(six.layout.summary.read_text())
     assert (summary["done"], summary["frames"], summary["reason"]) == (6, 48, "finished")
@@ -357,7 +334,6 @@ def test_retryable_errors_are_retried_and_errors_are_reported(six: Batch) -> Non
     tried = [one.job.index for one in engine.attempts]
     assert [tried.count(index) for index in range(6)] == [1, 3, 3, 1, 1, 1]
     assert sorted(event.attempt.job.index for event in result.failed) == [2, 3]
-    assert [line["again"] for line in six.lines("failed") if line["name"] == "2"] == [True, True, False]
     error = json.loads((six.out / "errors" / "2.json").read_text())
     assert error["kind"] == "WorkerLost" and error["attempts"] == 3
     assert error["exit_code"] == 103 and "was ended by SIGKILL" in error["message"]
@@ -382,7 +358,7 @@ def test_a_file_that_a_lost_worker_finished_is_not_processed_again(batch: Batch)
     result = batch.run(engine, retries=1)
     assert len(engine.attempts) == 1 and not result.failed and not (batch.out / "errors").exists()
     assert [event.done.outputs for event in result.finished] == [("videos/clip/records.jsonl",)]
-    assert contents(batch.out / "videos") == after and len(batch.lines("finished")) == 1
+    assert contents(batch.out / "videos") == after
 
 
 def test_results_of_other_options_or_content_do_not_count_for_a_lost_worker(batch: Batch) -> None:
@@ -453,7 +429,7 @@ def test_difference_names_settings_by_their_keys(tmp_path: Path) -> None:
     assert difference(before, now) == "start_seconds, keyframes.interval"
 
 
-def test_passwords_do_not_reach_the_journal(tmp_path: Path) -> None:
+def test_passwords_do_not_reach_the_options(tmp_path: Path) -> None:
     public = public_options(quick_options(tmp_path, queries=("at rtsp://u:hunter2@host/x",)))
     assert "hunter2" not in json.dumps(public)
 

@@ -225,7 +225,7 @@ def test_lines_are_whole_after_a_pipe_was_full(tmp_path: Path) -> None:
 
     reader = threading.Thread(target=read_late)
     reader.start()
-    file = LineFile(tmp_path / "pipe", "xb")
+    file = LineFile(tmp_path / "pipe", force=False)
     sent = [bytes([65 + index]) * 50_000 + b"\n" for index in range(8)]
     for line in sent:
         file.write(line)
@@ -236,7 +236,7 @@ def test_lines_are_whole_after_a_pipe_was_full(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_removed_while_it_is_written_is_told(tmp_path: Path) -> None:
-    kept, lost = LineFile(tmp_path / "a", "xb"), LineFile(tmp_path / "b", "xb")
+    kept, lost = LineFile(tmp_path / "a", force=False), LineFile(tmp_path / "b", force=False)
     for file in (kept, lost):
         file.write(b"line\n")
     (tmp_path / "a").rename(tmp_path / "elsewhere")

@@ -11,7 +11,7 @@ import pytest
 
 from arr_stream.batch.folder import Layout
 from arr_stream.batch.job import Done
-from arr_stream.batch.plan import recorded_options
+from arr_stream.batch.plan import check_options
 from arr_stream.config import Settings
 from arr_stream.errors import (
     ArrStreamError,
@@ -140,11 +140,9 @@ def test_a_clip_folder_with_odd_statistics(tmp_path: Path, change: dict[str, obj
             load_clip(ClipSettings(model=str(tmp_path)), ModelSettings())
 
 
-@pytest.mark.parametrize("line", ['{"type": "jobs"}', DEEP, '{"type": "batch", "version": 1, "options": 5}'])
-def test_a_journal_that_is_none(tmp_path: Path, line: str) -> None:
+def test_options_and_results_of_a_batch_that_are_none(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    layout.manifest.write_text(line + "\n")
+    layout.options.write_text(DEEP)
     with pytest.raises(BatchDiffers):
-        recorded_options(layout, {})
-    layout.manifest.write_text(DEEP)
-    assert Done.read(layout.manifest) is None
+        check_options(layout, {})
+    assert Done.read(layout.options) is None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from arr_stream.batch.engine import Loaded, Lost, Message, Worker, WorkerEngine
-from arr_stream.batch.folder import DONE, Journal, Layout, folder_lock, write_json
+from arr_stream.batch.folder import DONE, Layout, folder_lock, write_json
 from arr_stream.batch.job import (
     Attempt,
     Done,
@@ -23,10 +23,9 @@ from arr_stream.batch.job import (
     JobFinished,
     JobOptions,
     JobStarted,
-    options_digest,
     public_options,
 )
-from arr_stream.batch.plan import Plan, identity, make_plan, recorded_options
+from arr_stream.batch.plan import Plan, check_options, identity, make_plan
 from arr_stream.errors import ArrStreamError, DiskFull, OutputError, OutputUnwritable, WorkerLost
 from arr_stream.files import writing
 from arr_stream.plain_text import redact_url
@@ -117,7 +116,7 @@ def opened(sources: Sequence[str], options: JobOptions, *, force: bool = False) 
     """
     layout = Layout(Path(options.folder))
     # Check first, so that no lock is left in a foreign folder.
-    recorded_options(layout, public_options(options), force=force)
+    check_options(layout, public_options(options), force=force)
     with folder_lock(layout.lock) as lock:
         # Remove the files of interrupted attempts.
         shutil.rmtree(layout.work, ignore_errors=True)
@@ -137,12 +136,12 @@ def run_batch(
     stop: threading.Event,
     watch: Callable[[Event], None],
 ) -> BatchResult:
-    """Run the plan and write the journal and the summary; the engine is closed in any case.
+    """Run the plan and write the options and the summary; the engine is closed in any case.
 
     Args:
         plan, lock: From `opened`.
         make_engine: Creates the engine.
-        engine_name: Its name in the journal.
+        engine_name: Its name in the summary.
         retries: Further attempts at a file after a retryable error.
         stop: Once set, no further file begins, and the running ones are abandoned.
         watch: Called with each event.
@@ -155,25 +154,20 @@ def run_batch(
         engine = make_engine(plan.options, len(plan.to_do), (lock,)) if plan.to_do else None
         if engine is not None:
             stack.callback(engine.close)
-        journal = stack.enter_context(contextlib.closing(Journal(plan.layout.manifest)))
-        recorded = plan.recorded
-        if recorded is None or options_digest(recorded["options"]) != plan.digest:
-            journal.append("batch", version=1, options=plan.public, options_sha256=plan.digest)
+        write_json(plan.layout.options, {"version": 1, "options": plan.public})
         for done in plan.kept:
             # The process that ran the batch may have been killed between a worker's last step and its own.
             plan.layout.error(done.name).unlink(missing_ok=True)
         if engine is not None:
             jobs = engine.slots
-            journal.append("run", engine=engine_name, jobs=jobs, files=len(plan.files), to_do=len(plan.to_do))
             began = time.monotonic()
             try:
-                _Dispatcher(result, engine, journal, retries, watch).run(stop)
+                _Dispatcher(result, engine, retries, watch).run(stop)
             except ArrStreamError as exc:
                 result.reason, result.error = "failed", exc
             result.seconds = round(time.monotonic() - began, 3)
             engine.close()
         try:
-            journal.append("ended", reason=result.reason)
             write_json(plan.layout.summary, result.summary(engine=engine_name, jobs=jobs))
         except OutputError as exc:
             result.error = result.error or exc
@@ -181,16 +175,10 @@ def run_batch(
 
 
 class _Dispatcher:
-    """Loop that gives files to workers until all are done or given up, and fills the result.
+    """Loop that gives files to workers until all are done or given up, and fills the result."""
 
-    The journal records every event before it takes effect.
-    """
-
-    def __init__(
-        self, result: BatchResult, engine: WorkerEngine, journal: Journal, retries: int, watch: Callable[[Event], None]
-    ) -> None:
-        self._result, self._engine, self._journal = result, engine, journal
-        self._retries, self._watch = retries, watch
+    def __init__(self, result: BatchResult, engine: WorkerEngine, retries: int, watch: Callable[[Event], None]) -> None:
+        self._result, self._engine, self._retries, self._watch = result, engine, retries, watch
         self._workers: list[Worker] = []
         self._lost_starts = 0
         # With the time before which an attempt must not begin.
@@ -221,7 +209,6 @@ class _Dispatcher:
                 continue
             self._waiting.remove(due)
             attempt = due[1]
-            self._journal.append("attempt", name=attempt.job.name, number=attempt.number)
             worker.attempt = attempt
             self._engine.give(worker, attempt)
             self._watch(JobStarted(attempt, worker.name))
@@ -267,11 +254,8 @@ class _Dispatcher:
 
     def _settle(self, event: JobFinished | JobFailed) -> None:
         if isinstance(event, JobFinished):
-            done = event.done
-            about = {"name": done.name, "frames": done.frames, "seconds": done.seconds, "digest": done.digest}
             self._result.finished.append(event)
-            self._journal.append("finished", **about, attempt=done.attempt)
-            error = self._result.plan.layout.error(done.name)
+            error = self._result.plan.layout.error(event.done.name)
             with writing(error):
                 error.unlink(missing_ok=True)
         elif event.kind in _END_BATCH:
@@ -284,8 +268,6 @@ class _Dispatcher:
 
     def _fail(self, event: JobFailed) -> None:
         name, number = event.attempt.job.name, event.attempt.number
-        about = {"kind": event.kind, "message": event.message, "attempt": number, "again": event.again}
-        self._journal.append("failed", name=name, **about)
         if event.again:
             pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (number - 1))
             self._waiting.append((time.monotonic() + pause, Attempt(event.attempt.job, number + 1)))

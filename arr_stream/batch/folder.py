@@ -1,14 +1,13 @@
-"""The output folder of a batch: its layout, its lock, its journal, and the atomic commit of a finished file.
+"""The output folder of a batch: its layout, its lock, and the atomic commit of a finished file.
 
-    manifest.jsonl      the journal: one JSON line for each event, over all runs
+    options.json        the options that affect the output
     videos/NAME/        records.jsonl, annotated.mp4, report/, done.json
     errors/NAME.json    error of a failed file
     summary.json        result of the last run
     .lock               held by the running batch
     .work/              attempts in progress
 
-`videos/NAME/` appears by a rename and holds `done.json`: a file is done if and only if that exists. The journal only
-records what happened, and the options; a line is on disk before its consequences begin.
+`videos/NAME/` appears by a rename and holds `done.json`: a file is done if and only if that exists.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.batch.job import Attempt, Done
-from arr_stream.errors import BatchBusy, BatchDiffers
+from arr_stream.errors import BatchBusy
 from arr_stream.files import writing, written_whole
-from arr_stream.records.line_file import LineFile
 
 RECORDS, VIDEO, REPORT, DONE = "records.jsonl", "annotated.mp4", "report", "done.json"
 
@@ -40,7 +38,7 @@ class Layout:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.manifest, self.summary = folder / "manifest.jsonl", folder / "summary.json"
+        self.options, self.summary = folder / "options.json", folder / "summary.json"
         self.lock, self.work = folder / ".lock", folder / ".work"
         self.videos, self.errors = folder / "videos", folder / "errors"
 
@@ -76,61 +74,6 @@ def folder_lock(path: Path) -> Iterator[int]:
                 raise BatchBusy(f"{path.parent}: another batch works in this folder", remedy=remedy)
             time.sleep(0.1)
         yield file.fileno()
-
-
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a journal, in order; none without a journal.
-
-    Raises:
-        BatchDiffers: It cannot be read, or a line is no JSON object.
-    """
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as exc:
-        raise BatchDiffers(f"{path}: {(exc.strerror or str(exc)).lower()}", remedy="choose another folder") from exc
-    lines = []
-    for number, text in enumerate(raw.split(b"\n")[:-1], start=1):
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            line = None
-        if not isinstance(line, dict):
-            raise BatchDiffers(
-                f"{path}, line {number}: not a JSON object",
-                remedy="choose another folder, or move the file away and run again with --force: finished files stay",
-            )
-        lines.append(line)
-    return lines
-
-
-class Journal:
-    """Writer that appends to a journal, created if missing; a last line that a kill cut off is removed.
-
-    Raises:
-        DiskFull, OutputUnwritable: It cannot be written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        with writing(path):
-            if path.exists():
-                os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-        self._file = LineFile(path, "ab")
-
-    def append(self, kind: str, /, **values: Any) -> None:
-        """Write a line and wait until it is on disk.
-
-        Raises:
-            DiskFull, OutputUnwritable: It cannot be written; the lines before stay complete.
-        """
-        # Escape non-ASCII, since file names may hold undecodable bytes.
-        self._file.write((json.dumps({"type": kind, "time": round(time.time(), 3), **values}) + "\n").encode())
-        self._file.sync()
-
-    def close(self) -> None:
-        """Close the file; safe to call again."""
-        self._file.close()
 
 
 class Workspace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import json
 import os
 import sys
 import unicodedata
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from arr_stream.batch import remote
-from arr_stream.batch.folder import DONE, Layout, read_journal
+from arr_stream.batch.folder import DONE, Layout
 from arr_stream.batch.job import Done, Job, JobOptions, difference, options_digest, public_options
 from arr_stream.errors import ArrStreamError, BatchDiffers, SourceError, SourceNotFound
 from arr_stream.plain_text import redact_url
@@ -35,6 +36,7 @@ VIDEO_SUFFIXES = frozenset(f".{ending}" for ending in _VIDEO_ENDINGS.split())
 """File name suffixes that count as video in a folder; a file that the user names may have any."""
 
 _MOST_BYTES = 80
+_FORCE = "choose another folder, or --force to use it"
 
 
 def expand(
@@ -251,15 +253,13 @@ class Plan:
     Args:
         layout: Layout of the output folder.
         options: The options.
-        public: The options as the journal records them.
-        recorded: The newest options in the journal, a line of type `batch`; None without one.
+        public: The options as `options.json` records them.
         files: Every file, in the order of the inputs.
     """
 
     layout: Layout
     options: JobOptions
     public: Mapping[str, Any]
-    recorded: Mapping[str, Any] | None
     files: tuple[FileState, ...]
 
     @property
@@ -298,39 +298,37 @@ def make_plan(sources: Sequence[str], options: JobOptions, *, force: bool = Fals
         BatchDiffers: The folder holds a batch with other settings, or foreign files.
     """
     layout, public = Layout(Path(options.folder)), public_options(options)
-    recorded = recorded_options(layout, public, force=force)
+    check_options(layout, public, force=force)
     earlier = {path.parent.name: Done.read(path) for path in layout.videos.glob(f"*/{DONE}")}
     names = assign_names(sources, {name: "" if done is None else done.source for name, done in earlier.items()})
     digest = options_digest(public)
     jobs = [Job(index, source, names[source]) for index, source in enumerate(sources)]
     files = tuple(_state(job, earlier.get(job.name), digest, options.storage) for job in jobs)
-    return Plan(layout, options, public, recorded, files)
+    return Plan(layout, options, public, files)
 
 
-def recorded_options(layout: Layout, public: Mapping[str, Any], *, force: bool = False) -> Mapping[str, Any] | None:
-    """Return the newest line of type `batch` in the journal; None without one.
+def check_options(layout: Layout, public: Mapping[str, Any], *, force: bool = False) -> None:
+    """Check that the output folder is new, or holds a batch with these options or without results.
 
     Raises:
-        BatchDiffers: The batch in the folder cannot be resumed; see `make_plan`.
+        BatchDiffers: It does not, and `force` is not set.
     """
-    lines = [line for line in read_journal(layout.manifest) if line.get("type") == "batch"]
-    recorded = lines[-1] if lines else None
-    if recorded is not None and not isinstance(recorded.get("options"), dict):
-        raise BatchDiffers(f"{layout.manifest}: not the journal of a batch", remedy="choose another folder")
     if force:
-        return recorded
-    if recorded is None:
-        foreign = (layout.manifest, layout.summary, layout.videos, layout.errors)
-        if (found := next(filter(_has_content, foreign), None)) is not None:
+        return
+    try:
+        recorded = json.loads(layout.options.read_bytes())["options"]
+        changed = difference(recorded, public)
+    except FileNotFoundError:
+        if (found := next(filter(_has_content, (layout.summary, layout.videos, layout.errors)), None)) is not None:
+            raise BatchDiffers(f"{found}: already exists, and no batch wrote it", remedy=_FORCE) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise BatchDiffers(f"{layout.options}: not the options of a batch", remedy=_FORCE) from exc
+    else:
+        if changed and any(layout.videos.glob(f"*/{DONE}")):
             raise BatchDiffers(
-                f"{found}: already exists, and no batch wrote it", remedy="choose another folder, or --force to use it"
+                f"{layout.folder}: holds a batch with other settings: {changed}",
+                remedy="choose another folder, or --force to do its files again",
             )
-    elif options_digest(recorded["options"]) != options_digest(public) and any(layout.videos.glob(f"*/{DONE}")):
-        raise BatchDiffers(
-            f"{layout.folder}: holds a batch with other settings: {difference(recorded['options'], public)}",
-            remedy="choose another folder, or --force to do its files again",
-        )
-    return recorded
 
 
 def _has_content(path: Path) -> bool:

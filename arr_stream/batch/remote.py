@@ -3,7 +3,7 @@
 Addresses may come from an untrusted list, and fsspec could open far more than videos: `zip://` and `simplecache::` open
 one address within another, `reference://` reads a file that names further files of this machine, `github://` or
 `jupyter://` talk to whole services. So only the schemes below are read, each by its own file system, and `::` has no
-meaning. Credentials come from the environment of each worker, so that no record, manifest or error can hold them.
+meaning. Credentials come from the environment of each worker, so that no record or error can hold them.
 """
 
 from __future__ import annotations

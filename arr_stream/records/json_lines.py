@@ -115,7 +115,7 @@ class Records:
         if self._closed:
             raise ValueError(f"{self.path}: closed, and given another frame")
         if self._file is None:
-            self._file = LineFile(self.path, "wb" if self._force else "xb")
+            self._file = LineFile(self.path, force=self._force)
             self._write_line(self._file, header_record(self.header))
         line, *answers = frame_lines(patches, self.header, timings=self.timings)
         self._write_line(self._file, line)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Literal
 
 from arr_stream.errors import ArrStreamError, OutputUnwritable
 from arr_stream.files import STANDARD_OUTPUT, make_parent, writing
@@ -19,7 +18,7 @@ class LineFile:
 
     Args:
         path: A file, created with its folder; an existing pipe or device; or `-`, standard output.
-        mode: `xb` for a new file, `wb` to replace one, `ab` to append to one.
+        force: Replace an existing file.
 
     Attributes:
         torn: The last line is or may be incomplete: no line can follow it.
@@ -28,7 +27,7 @@ class LineFile:
         DiskFull, OutputUnwritable: It cannot be opened.
     """
 
-    def __init__(self, path: Path, mode: Literal["xb", "wb", "ab"]) -> None:
+    def __init__(self, path: Path, *, force: bool) -> None:
         self.path = path
         self.torn = False
         self._whole_bytes = 0
@@ -42,8 +41,7 @@ class LineFile:
         special = path.exists() and not path.is_file()
         with writing(path):
             # A regular file that appeared since its name was checked is not overwritten.
-            self._file = path.open("wb" if special else mode, buffering=0)
-            self._whole_bytes = os.fstat(self._file.fileno()).st_size
+            self._file = path.open("wb" if force or special else "xb", buffering=0)
 
     def write(self, line: bytes) -> None:
         """Write one line, its line break included; on return the system has it.
@@ -71,11 +69,6 @@ class LineFile:
             raise
         self.torn = False
         self._whole_bytes += len(line)
-
-    def sync(self) -> None:
-        """Wait until the lines are on disk."""
-        with writing(self.path):
-            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close; safe to call again.
