@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from arr_stream.cli import app
-from arr_stream.vlm.vllm_plugin import ARCHITECTURES, TRIED, is_tried
-from tests.conftest import Refused, Run
+from arr_stream.vlm.vllm_plugin import ARCHITECTURES, is_tried
 
 
 def flags(*arguments: str) -> tuple[list[str], dict[str, str]]:
@@ -46,18 +45,6 @@ def test_every_family_has_an_architecture_of_its_own(model: str, family: str, tm
     assert json.loads(flags(model)[1]["--hf-overrides"]) == architectures
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family, "vision_config": {}}))
     assert json.loads(flags(str(tmp_path))[1]["--hf-overrides"]) == architectures
-
-
-def test_a_release_of_vllm_that_was_not_tried_is_one_line(
-    refused: Refused, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    installed = tmp_path / "vllm-0.99.1.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.99.1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    refused(60, f"vLLM 0.99.1 was not tried, {' and '.join(f'{one}.*' for one in TRIED)} were", "vllm-args")
-    monkeypatch.setenv("ARR_STREAM_TRY_VLLM", "0.99.1")
-    assert run("vllm-args")[0] == 0
 
 
 @pytest.mark.parametrize(

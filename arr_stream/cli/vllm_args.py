@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from arr_stream.cli.console import print_line
-from arr_stream.errors import BackendUnavailable, ModelUnsupported
-from arr_stream.vlm.vllm_plugin import ARCHITECTURES, is_tried, refusal
+from arr_stream.errors import ModelUnsupported
+from arr_stream.vlm.vllm_plugin import ARCHITECTURES
 
 
 def vllm_args(
@@ -28,7 +26,6 @@ def vllm_args(
 
     It answers `ask`, `serve`, `webcam` and `stream` with `--endpoint http://127.0.0.1:8000/v1`.
     """
-    _check_release()
     family = _family(model)
     values = {
         "--max-model-len": str(context),
@@ -40,17 +37,6 @@ def vllm_args(
         values["--prefix-match-unit"] = "16"
     said = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in values.items())
     print_line(f"vllm serve {shlex.quote(model)} --host 127.0.0.1 {said} --enable-prompt-tokens-details")
-
-
-def _check_release() -> None:
-    """Check the vLLM beside this package, if there is one.
-
-    Raises:
-        BackendUnavailable: The plugin was not tried with it.
-    """
-    with contextlib.suppress(PackageNotFoundError):
-        if not is_tried(version("vllm")):
-            raise BackendUnavailable(refusal(version("vllm")))
 
 
 def _family(model: str) -> str:

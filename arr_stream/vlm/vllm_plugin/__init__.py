@@ -33,7 +33,13 @@ def register() -> None:
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
     if not is_tried(vllm.__version__):
-        _logger.error("arr-stream: chosen cells are not available. %s", refusal(vllm.__version__))
+        tried = " and ".join(f"{release}.*" for release in TRIED)
+        _logger.error(
+            "arr-stream: chosen cells are not available: vLLM %s was not tried, %s were: install one of these, or a "
+            "newer arr-stream",
+            vllm.__version__,
+            tried,
+        )
         return
     for name in ARCHITECTURES.values():
         family = name.removeprefix("ArrStream")
@@ -49,12 +55,6 @@ def is_tried(version: str) -> bool:
     """Return whether the plugin was tested with a release of vLLM; `ARR_STREAM_TRY_VLLM` adds a release to try."""
     tried = *TRIED, os.environ.get("ARR_STREAM_TRY_VLLM") or TRIED[0]
     return any(f"{version}.".startswith(f"{release}.") for release in tried)
-
-
-def refusal(version: str) -> str:
-    """Return one line about a release of vLLM that was not tried, with those that were."""
-    tried = " and ".join(f"{release}.*" for release in TRIED)
-    return f"vLLM {version} was not tried, {tried} were: install one of these, or a newer arr-stream."
 
 
 def _blame_the_sender() -> None:
