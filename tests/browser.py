@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -80,10 +78,3 @@ class Page:
     def pixels(self, id: str, test_id: str = "video-canvas") -> list[list[list[int]]]:
         """Nine rows of sixteen RGB samples from a canvas."""
         return list(self.in_card(id, test_id).evaluate(SAMPLES))
-
-
-def settled(read: Callable[[], object], seconds: float = 0.7) -> bool:
-    """Whether a value stays what it is for a while."""
-    before = read()
-    time.sleep(seconds)
-    return read() == before

@@ -56,23 +56,6 @@ def test_recorded_and_written_down(run: Run, tmp_path: Path) -> None:
     assert json.loads((report / "summary.json").read_text())["frames"] == 20
 
 
-def test_what_is_there_already_is_kept(run: Run, refused: Refused, tmp_path: Path) -> None:
-    video = tmp_path / "out.mp4"
-    video.write_bytes(b"precious")
-    refused(20, "exists already", "stream", PATTERN, *FAST, "--max-frames", 2, "--output", video)
-    assert video.read_bytes() == b"precious"
-    assert run("stream", PATTERN, *FAST, "--max-frames", 2, "--output", video, "--force")[0] == 0
-    assert len(_times(video)) >= 1
-
-
-def test_a_source_is_not_overwritten(refused: Refused, tmp_path: Path) -> None:
-    clip = tmp_path / "clip.mp4"
-    write_video(clip, [frame.rgb for frame in moving_square(3)])
-    before = clip.read_bytes()
-    refused(21, "the source itself", "stream", f"loop:{clip}", *FAST, "--output", clip, "--force")
-    assert clip.read_bytes() == before
-
-
 def test_answers_are_printed(run: Run, tmp_path: Path) -> None:
     records = tmp_path / "out.jsonl"
     with FakeServer(says("a test ", "card")) as server:

@@ -118,16 +118,6 @@ def test_records_and_summaries_tell_every_frame(listening: Listening) -> None:
     assert not listening.of("frame"), "only for those who name it"
 
 
-def test_pausing_stops_frames_and_goes_on(listening: Listening) -> None:
-    runner = live(listening.streams.add(TEST_PICTURE))
-    runner.paused = True
-    assert runner.status()["state"] == "paused"
-    wait_until(lambda: runner.status()["fps"] == 0)
-    before = runner.status()["frames"]
-    runner.paused = False
-    wait_until(lambda: runner.status()["frames"] > before)
-
-
 class Failing:
     """Opens only from the `good`th time on."""
 

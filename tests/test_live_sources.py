@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,20 +85,6 @@ def test_a_jump_of_the_sources_clock_is_put_right(jump_seconds: float) -> None:
         clock.place(number / 10, number / 10)
     after = [clock.place(jump_seconds + number / 10, number / 10) for number in range(10, 20)]
     assert after == pytest.approx([number / 10 for number in range(10, 20)])
-
-
-def test_test_pictures_come_at_their_own_speed() -> None:
-    states: list[SourceState] = []
-    with open_live("lavfi:testsrc2=size=64x48:rate=50:duration=0.4", Settings(), on_state=states.append) as source:
-        assert source.info.kind == "test" and source.info.live and source.info.average_fps == 50
-        frames = list(source.frames())
-    assert [frame.index for frame in frames] == list(range(20))
-    assert [frame.pts_seconds for frame in frames] == pytest.approx([number / 50 for number in range(20)])
-    captured = [frame.captured_seconds or 0.0 for frame in frames]
-    assert captured == sorted(captured) and captured[-1] - captured[0] >= 0.35
-    assert captured[-1] <= time.monotonic()
-    assert [state.state for state in states] == ["connecting", "live", "ended"]
-    assert source.stats.reconnects == 0
 
 
 @pytest.mark.parametrize(

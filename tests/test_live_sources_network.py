@@ -275,11 +275,6 @@ def _then_hang(connection: socket.socket, chunks: list[bytes], pause_seconds: fl
     hang(connection)
 
 
-def _once(connection: socket.socket, chunks: list[bytes]) -> None:
-    http_body(connection, chunks, pause_seconds=0.01)
-    connection.shutdown(socket.SHUT_RDWR)
-
-
 def _while_frozen(server: Server, reading: Reading, states: list[SourceState]) -> None:
     server.freeze()
     time.sleep(0.2)
@@ -304,18 +299,3 @@ def test_close_ends_every_wait(
         wait_for(lambda: reading.count > 3, "frames")
         phase(server, reading, states)
     assert reading.error is None and states[-1].state == "ended"
-
-
-def test_close_ends_an_attempt_that_hangs(transport_stream: bytes) -> None:
-    served = threading.Event()
-
-    def serve(connection: socket.socket) -> None:
-        if served.is_set():
-            hang(connection)
-        else:
-            served.set()
-            _once(connection, [transport_stream])
-
-    with byte_server(serve) as server, Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT)) as reading:
-        wait_for(lambda: len(server.connections) > 1, "the second connection")
-    assert reading.error is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from arr_stream.web.sessions import SessionFactory
 from benchmarks.live.browser import CAMERA_ARGUMENTS, chromium
 from benchmarks.live.scene import Scene
 from benchmarks.live.sender import send
-from tests.browser import CARD, Page, settled
+from tests.browser import CARD, Page
 from tests.live_servers import byte_server, free_port, wait_for
 from tests.web_servers import SETTINGS, RunningServer, running
 
@@ -188,29 +187,6 @@ def test_a_rule_is_added_and_removed_and_its_alert_names_it(new_page: Callable[.
         page.close()
 
 
-def test_a_channel_is_chosen(id: str, page: Page) -> None:
-    page.in_card(id, "view-select").select_option("channel:x")
-
-    def columns_alike() -> bool:
-        rows = page.pixels(id)
-        # The column's number as a colour: the same from top to bottom, another from left to right.
-        return spread([row[8] for row in rows]) < 24 and spread(rows[4]) > 60
-
-    wait_for(columns_alike, "the runner's picture")
-
-
-def test_pause_and_go_on(id: str, page: Page, server: RunningServer) -> None:
-    page.click(f"{page.card(id)} [data-action=pause]")
-    page.in_state(id, "paused")
-    assert server.status(id)["paused"]
-    wait_for(lambda: settled(lambda: page.frames(id)), "the picture to stand still")
-    assert page.in_card(id, "state-overlay").is_visible()
-    page.click(f"{page.card(id)} [data-action=pause]")
-    page.in_state(id, "live")
-    page.sees_pictures(id)
-    assert page.in_card(id, "state-overlay").is_hidden()
-
-
 def test_a_setting_is_changed_with_effect(id: str, page: Page, server: RunningServer) -> None:
     page.expected.append("status of 4")
     wait_for(lambda: (server.status(id)["tokens"] or 0) > 12, "cells")
@@ -291,22 +267,6 @@ def test_narrow_screens_do_not_scroll_sideways(id: str, page: Page) -> None:
         assert 0.8 * width * (width < 700) <= box["width"] <= width
 
 
-def test_clicking_before_the_server_has_answered_is_no_error(
-    server: RunningServer, new_page: Callable[..., Page]
-) -> None:
-    page = new_page(server)
-    held: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    page.route("**/api/info", lambda route: held.put(route))  # noqa: PLW0108
-    page.goto(server.address, wait_until="domcontentloaded")
-    wait_for(lambda: page.evaluate("1") and not held.empty(), "the page to ask")
-    page.click("[data-testid=add-stream]")
-    assert not page.locator("#add-dialog").is_visible()
-    held.get().continue_()
-    page.connected()
-    # What was wanted comes as soon as it can.
-    page.locator("#add-dialog").wait_for(state="visible")
-
-
 def test_a_stream_is_added_and_removed_while_another_goes_on(server: RunningServer, page: Page) -> None:
     first = server.add(SOURCE)
     page.sees_pictures(first)
@@ -324,16 +284,6 @@ def test_a_stream_is_added_and_removed_while_another_goes_on(server: RunningServ
     page.locator(page.card(second)).wait_for(state="detached")
     assert [runner.id for runner in server.serving.streams.runners] == [first]
     page.sees_pictures(first)
-
-
-def test_a_source_that_is_not_allowed_is_refused_with_a_message(server: RunningServer, page: Page) -> None:
-    page.click("[data-testid=add-stream]")
-    page.expected.append("status of 403")
-    page.fill("[data-testid=add-source-input]", "rtsp://example.invalid/stream")
-    page.click("[data-testid=add-submit]")
-    page.locator("#add-problem").wait_for(state="visible")
-    assert page.locator("#add-problem").inner_text().strip()
-    assert not server.serving.streams.runners
 
 
 @pytest.mark.parametrize("missing", ["", "MediaStreamTrackProcessor"])
@@ -364,14 +314,6 @@ def test_closing_the_tab_ends_the_browsers_camera(server: RunningServer, page: P
     page.sees_pictures(page.one())
     page.close()
     wait_for(lambda: not server.serving.streams.runners, "the stream to end", 5)
-
-
-def test_a_browsers_camera_for_which_there_is_no_room_is_refused(server: RunningServer, page: Page) -> None:
-    for _ in range(server.serving.streams.most_streams):
-        server.serving.streams.add(SOURCE)
-    page.click("[data-testid=add-stream]")
-    page.click("[data-action=add-browser-camera]")
-    page.locator("#add-problem", has_text="streams run already").wait_for()
 
 
 def _dimmed(page: Page, id: str) -> float:

@@ -209,15 +209,10 @@ def test_passing_failures_are_tried_again_when_the_server_says(failure: Behaviou
     assert server.arrivals[1] - server.arrivals[0] > least_seconds
 
 
-def test_a_server_that_keeps_failing_is_given_up() -> None:
-    line, server = fails(status(500, "boom"), retries=1)
-    assert "failed or is busy (500): boom" in line and len(server.requests) == 2
-
-
-@pytest.mark.parametrize("code", [400, 404, 413])
-def test_faults_of_the_request_are_not_tried_again(code: int) -> None:
-    line, server = fails(status(code, "no such thing"), retries=3)
-    assert len(server.requests) == 1 and str(code) in line and "no such thing" in line
+@pytest.mark.parametrize(("code", "attempts"), [(400, 1), (404, 1), (413, 1), (500, 2)])
+def test_faults_of_the_server_alone_are_tried_again(code: int, attempts: int) -> None:
+    line, server = fails(status(code, "no such thing"), retries=1)
+    assert len(server.requests) == attempts and str(code) in line and "no such thing" in line
 
 
 def test_a_server_that_is_down_is_said_to_be() -> None:
@@ -340,12 +335,6 @@ def test_thoughts_before_an_answer_are_left_out_wherever_pieces_end(text: str, a
         cleaner = AnswerText()
         pieces = [cleaner.feed(text[at : at + cuts]) for at in range(0, len(text), cuts)]
         assert "".join(pieces) + cleaner.finish() == answer
-    reply, _ = ask(says(*text)) if answer else ("", None)
-    assert not answer or reply.text == answer
-
-
-def test_thoughts_alone_are_an_error_that_names_the_setting() -> None:
-    assert "raise vlm.answer_tokens" in fails(says("<think>", "hm", finish="length"))[0]
 
 
 # Secrets.
@@ -457,17 +446,6 @@ def test_closing_calls_off_what_another_thread_asks() -> None:
         watching.close()
         asking.join(2)
         assert not asking.is_alive() and "closed while it was asked" in str(failures[0])
-
-
-def test_questions_can_be_asked_from_several_threads() -> None:
-    with FakeServer(says("ok")) as server, session(server.url, frames=2) as watching:
-        answers: list[str] = []
-        threads = [threading.Thread(target=lambda: answers.append(watching.ask("what?").text)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert answers == ["ok"] * 4 and len(server.requests) == 4
 
 
 # A true server.
