@@ -55,15 +55,6 @@ def test_the_newest_wins() -> None:
         assert made.stats.frames == 1
 
 
-def test_every_one_is_kept_while_there_is_room() -> None:
-    with source(**EVERY) as made:
-        for n in range(6):
-            made.push(picture(n), 10.0 + n)
-        made.wait_first()
-        frames = made.frames()
-        assert [value_of(next(frames)) for _ in range(4)] == [2, 3, 4, 5]
-
-
 def test_a_waiting_reader_gets_what_comes_and_ends_when_it_is_finished() -> None:
     made = source(**EVERY)
     got: list[Frame] = []

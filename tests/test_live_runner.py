@@ -16,10 +16,8 @@ from arr_stream.config import Settings
 from arr_stream.errors import (
     AuthenticationFailed,
     BackendUnavailable,
-    BudgetError,
     ConnectionFailed,
     InvalidSetting,
-    RegionOutsideFrame,
 )
 from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.publishing import EventHub, Subscription
@@ -85,28 +83,6 @@ def test_streams_are_added_and_removed_while_others_run(listening: Listening) ->
     assert not second.alive
     wait_until(lambda: first.status()["frames"] > before + 5)
     assert [len(event["streams"]) for event in listening.of("streams")] == [1, 2, 1]
-
-
-def test_what_is_asked_and_set_takes_effect_and_what_is_wrong_changes_nothing(listening: Listening) -> None:
-    runner = live(listening.streams.add(TEST_PICTURE))
-    runner.ask_for(["red", "fences"], region_xywh=(10, 10, 50, 50))
-    wait_until(lambda: len(runner.publisher.newest.query_scores) == 3)
-    assert runner.status()["region"] == [10, 10, 50, 50] and runner.status()["texts"] == ["red", "fences"]
-    assert any("'fences'" in notice["text"] for notice in listening.of("notice"))
-    with pytest.raises(RegionOutsideFrame):
-        runner.ask_for(["red"], region_xywh=(900, 10, 50, 50))
-    assert len(runner.status()["query"]) == 3
-    runner.configure({"selection.budget": "4"})
-    wait_until(lambda: runner.status()["tokens"] == 4)
-    for wrong in ({"selection.budget": "0"}, {"selection.budget": "much"}):
-        with pytest.raises(BudgetError):
-            runner.configure(wrong)
-    assert runner.status()["settings"]["selection.budget"] == "4"
-    runner.rename("gate")
-    assert runner.status()["name"] == "gate"
-    runner.set_gaze(0.5, 0.5)
-    with pytest.raises(InvalidSetting):
-        runner.set_gaze(2, 0)
 
 
 def test_records_and_summaries_tell_every_frame(listening: Listening) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from arr_stream.draw.views import VIEWS
 from arr_stream.live import publishing
+from arr_stream.live.publishing import Subscription
 from tests.web_servers import PATIENCE_SECONDS, RunningServer, close_code, mute, running, unpack, until
 
 from websockets.sync.client import ClientConnection  # isort: skip
@@ -156,6 +157,16 @@ def test_events_of_all_kinds(server: RunningServer, id: str) -> None:
         frames = [_said(client) for _ in range(5)]
         assert {(frame["type"], frame["stream"]) for frame in frames} == {("frame", id)}
         assert frames[0]["cells"]
+
+
+def test_a_slow_listener_loses_the_oldest_events_and_is_told_how_many() -> None:
+    slow = Subscription(lambda: None, most_waiting=10)
+    for number in range(14):
+        slow.put({"type": "answer", "number": number})
+    missed, *kept = slow.drain()
+    assert missed == {"type": "missed", "count": 4}
+    assert [event["number"] for event in kept] == list(range(4, 14))
+    assert slow.drain() == []
 
 
 def test_a_stream_that_is_removed_is_told(server: RunningServer) -> None:
