@@ -309,7 +309,6 @@ REST: tuple[tuple[str, str, object], ...] = (
     ("PUT", "/api/streams/s1/example", None),
     ("PUT", "/api/streams/s1/rules", {"rules": ["relevance > 0.6  for 2s"]}),
     ("PUT", "/api/streams/s1/rules", {"rules": ["relevance > 6"]}),
-    ("POST", "/api/streams/s1/gaze", {"points": [[0.5, 0.5]]}),
     ("POST", "/api/streams/s1/questions", {"question": "What is red?"}),
     ("GET", "/api/streams/s1/answers", None),
     ("GET", "/api/streams/s1/records?last=1", None),

@@ -122,8 +122,6 @@ def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
         ("PUT", "{first}/query", {"texts": [" "]}, 422),
         ("PUT", "{first}/query", {"texts": [], "region": {"xywh": [5000, 5000, 10, 10]}}, 400),
         ("PUT", "{first}/query", {"texts": [], "region": {"xywh": [1, 2, 3]}}, 422),
-        ("POST", "{first}/gaze", {"points": [[2, 0]]}, 422),
-        ("POST", "{first}/gaze", {"points": [[0.5, 0.5]] * 257}, 422),
         ("POST", "{first}/questions", {"question": ""}, 422),
         ("POST", "{first}/questions", {"question": "x", "when": "never"}, 422),
         ("POST", "{first}/questions", {"question": "x", "when": "every", "every_seconds": 0.01}, 400),
@@ -170,7 +168,6 @@ def test_what_to_look_for(server: RunningServer, first: str, tmp_path: Path) -> 
     assert broken.status_code == 400
     assert "/tmp" not in broken.text
     assert server.http.put(f"{first}/example").status_code == 400
-    assert server.http.post(f"{first}/gaze", json={"points": [[0.5, 0.5]]}).status_code == 204
 
 
 def test_questions_and_answers(server: RunningServer, first: str) -> None:

@@ -72,7 +72,6 @@ Changes = Annotated[
     dict[Annotated[str, Field(max_length=80)], Value],
     Field(max_length=64, description="settings by dotted key, such as `selection.budget`"),
 ]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Body(BaseModel):
@@ -111,12 +110,6 @@ class NewQuery(Body):
 
     texts: Texts
     region: Region | None = None
-
-
-class Looks(Body):
-    """Gaze point, normalised to [0, 1]."""
-
-    points: Annotated[list[tuple[Share, Share]], Field(max_length=256)]
 
 
 class NewRules(Body):
@@ -211,14 +204,6 @@ def stream_routes(serving: Serving) -> APIRouter:
         runner = serving.runner(id)
         runner.watch_for(new.rules)
         return runner.status()
-
-    @router.post("/api/streams/{id}/gaze", status_code=204)
-    def look_at(id: str, looks: Looks) -> Response:
-        """Set the gaze point."""
-        runner = serving.runner(id)
-        for x, y in looks.points:
-            runner.set_gaze(x, y)
-        return Response(status_code=204)
 
     return router
 

@@ -53,9 +53,6 @@ def _open_messages(scratch: Path) -> Run:
             parse_text(asked)
         if getattr(body, "region", None) is not None:
             RegionQuery(body.region.xywh).checked((640, 360))
-        for x, y in getattr(body, "points", ()):
-            gaze.set_gaze(x, y)
-        gaze.between(0, 1)
         return name
 
     return run
@@ -67,7 +64,7 @@ def _requests() -> list[bytes]:
         return head.encode() + b"\n" + body
 
     stream, one = "/api/streams", "/api/streams/1"
-    posted = (f"POST {stream}", f"PATCH {one}", f"PUT {one}/query", f"POST {one}/gaze", f"POST {one}/questions")
+    posted = (f"POST {stream}", f"PATCH {one}", f"PUT {one}/query", f"POST {one}/questions")
     return [
         *(
             request(line, "content-type: application/json\n", json.dumps(body).encode())
