@@ -91,8 +91,8 @@ TABLE = [
     (f"{SERVE} --when 'relevance >'", 51, "relevance"),
     (f"{SERVE} --post ftp://a/b", 51, "cannot be sent"),
     # The server
-    (f"{SERVE} --host 192.0.2.1", 72, "not an address of this machine"),
-    (f"{SERVE} --host 'no such host'", 72, "not an address of this machine"),
+    (f"{SERVE} --host 192.0.2.1", 72, "cannot assign requested address"),
+    (f"{SERVE} --host 'no such host'", 72, "no such host, port"),
     (f"{SERVE} --token short", 51, "at least 8"),
     (f"{SERVE} --token ''", 51, "--token is empty"),
     (f"{SERVE} --allow 10.0.0.*", 51, "--allow"),

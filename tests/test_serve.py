@@ -135,4 +135,4 @@ def test_a_port_in_use(refused: Refused) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        refused(72, f"port {port} is in use", "serve", "--port", port)
+        refused(72, f"port {port}: address already in use", "serve", "--port", port)

@@ -113,15 +113,13 @@ def serve(
     rules = options.alert_rules(when, settings, [parse_text(text) for text in query])
     for address in post or ():
         Webhook(address)  # checks it
-    names = allow_host or ()
-    make_access(host, token=token, names=names)
     if len(sources) > settings.live.max_streams:
         raise InvalidSetting(
             f"{len(sources)} sources and live.max_streams={settings.live.max_streams}", remedy="raise it"
         )
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(listen(host, port)))
-        door = make_access(host, token=token, names=names, port=listener.getsockname()[1])
+        door = make_access(host, token=token, names=allow_host or (), port=listener.getsockname()[1])
         fetch_needed(settings)
         sessions = SessionFactory(settings)
         parts = RunnerParts(

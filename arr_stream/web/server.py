@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 import threading
@@ -40,7 +39,6 @@ _BACKLOG = 128
 _MOST_CONNECTIONS = 256
 _LARGEST_MESSAGE_BYTES = 16_384
 _GRACE_SECONDS = 1
-_STUDIO_SECONDS = 12.0
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -49,27 +47,16 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ListenFailed: The port is in use or may not be used, or the address is not of this machine.
     """
-    shown = f"[{host}]" if ":" in host else host
-    elsewhere = ListenFailed(f"{shown}: not an address of this machine", remedy="--host 127.0.0.1, or 0.0.0.0 for all")
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # `localhost` is often two addresses; browsers try both.
+        family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except (OSError, UnicodeError) as exc:
-        raise elsewhere from exc
-    # `localhost` is often two addresses; browsers try both.
-    family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as exc:
-        listener.close()
-        if exc.errno == errno.EADDRINUSE:
-            raise ListenFailed(f"{shown}: port {port} is in use", remedy="choose another with --port") from exc
-        if exc.errno == errno.EACCES:
-            raise ListenFailed(f"{shown}: port {port} may not be used", remedy="choose one above 1023") from exc
-        raise elsewhere from exc
-    return listener
+        reason = getattr(exc, "strerror", None) or str(exc)
+        raise ListenFailed(
+            f"{host}, port {port}: {reason.lower()}", remedy="choose another --port, or --host 127.0.0.1 or 0.0.0.0"
+        ) from exc
 
 
 class Connection(H11Protocol):
@@ -171,12 +158,6 @@ def run_server(
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
     prepare_for_live()
-    closing = threading.Thread(target=serving.streams.close, name="arr-stream-end", daemon=True)
-
-    def end() -> None:
-        serving.clients.end()
-        closing.start()
-
     try:
         config = uvicorn.Config(
             create_app(serving, on_error),
@@ -195,9 +176,7 @@ def run_server(
             timeout_keep_alive=10,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
-        Server(config, stop, on_ready, end).run(sockets=[listener])
+        Server(config, stop, on_ready, serving.clients.end).run(sockets=[listener])
     finally:
         listener.close()
-        if closing.ident is None:
-            closing.start()
-        closing.join(_STUDIO_SECONDS)
+        serving.streams.close()
