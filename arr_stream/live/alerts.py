@@ -56,7 +56,6 @@ class Rule:
     """Condition on the frames of a stream, made by `parse_rule`.
 
     Args:
-        text: The rule as it was written.
         field: `relevance`, `relevance[K]` or `motion`.
         query: K, for the score of one query.
         above: The number must be above `limit`, else below.
@@ -226,7 +225,6 @@ class Alerts:
 
     Args:
         rules: Texts for `parse_rule`; the list may be changed while the stream runs.
-        stream_name: Name of the stream in the alerts.
         webhooks: Each alert goes to each of them; closed with this consumer.
         on_alert: Called with each alert, in the thread that processes the frames.
         on_notice: Called with each failure of a webhook, in any thread.

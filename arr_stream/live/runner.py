@@ -70,12 +70,7 @@ class StreamRunner:
 
     Args:
         source: The source as given, without secrets; `opener` opens it.
-        settings, queries: Initial settings and queries.
-        preset: Name of the settings' preset.
         on_end: Called at the end of a source that cannot be reopened; None if it can be.
-
-    Attributes:
-        rules: Alert rules of the stream; see `watch_for`.
     """
 
     def __init__(
@@ -244,12 +239,7 @@ class StreamRunner:
             stream.pointer.set_gaze(x, y)
 
     def configure(self, values: Mapping[str, Any], *, base: Settings | None = None, preset: str | None = None) -> None:
-        """Change settings, by dotted key.
-
-        Args:
-            values: The changes.
-            base: Settings to start from, such as a preset's; None for the current ones.
-            preset: Name of that preset.
+        """Change settings, by dotted key, from those of a `preset` in `base` if given.
 
         Raises:
             ArrStreamError: An invalid value, or keyframe models that cannot be loaded; the settings stay unchanged.

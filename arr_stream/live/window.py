@@ -127,12 +127,7 @@ class LiveWindow:
     ) -> None:
         """Show each new frame and pass commands to the stream, until the user quits or `running` returns False.
 
-        Args:
-            stream: The stream.
-            feed: A consumer of that stream.
-            view: The initial view.
-            state: Returns the state of the source and one line about it.
-            running: Returns whether the stream still runs.
+        `feed` is a consumer of that stream; `state` returns the state of its source and one line about it.
         """
         self._stream = stream
         self._annotator = Annotator(view, asked=stream.asked)

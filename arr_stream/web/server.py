@@ -146,14 +146,7 @@ def run_server(
     on_ready: Callable[[], None],
     on_error: Callable[[Exception], None],
 ) -> None:
-    """Serve until `stop` is set, then close the listener and the streams.
-
-    Args:
-        serving, listener: State of the server, and its socket; see `listen`.
-        stop: Checked ten times a second.
-        on_ready: Called when requests are answered.
-        on_error: Called with an unexpected error, from the event loop.
-    """
+    """Serve until `stop` is set, then close the listener and the streams; `on_error` gets unexpected errors."""
     # `on_error` reports errors; uvicorn's own log would hold addresses with tokens.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)

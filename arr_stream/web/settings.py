@@ -50,12 +50,9 @@ class Presets:
 
 
 def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping[str, Any]) -> Presets:
-    """Read every preset.
+    """Read the presets that come with the project and those `asked` for, names or files, which their stems name.
 
-    Args:
-        asked: Files, known by their stems, or names of presets that come with the project.
-        overrides: `key=value`, which override each preset.
-        values: By dotted key, which override those.
+    `overrides` (`key=value`) override each preset, and `values`, by dotted key, override those.
 
     Raises:
         PresetNotFound, UnknownSetting, InvalidSetting: See `Settings.load`.
