@@ -70,7 +70,7 @@ class SemanticSpace:
 
     def __init__(self, encoder: TextEncoder, pca: Pca | None = None) -> None:
         self._encoder = encoder
-        generic = self._encoded(GENERIC)
+        generic = encoder.encode(GENERIC)
         if pca is not None and len(pca.mean) != generic.shape[1]:
             raise WeightsInvalid(
                 f"principal directions of {len(pca.mean)} numbers beside {encoder.space!r} with {generic.shape[1]}",
@@ -78,7 +78,7 @@ class SemanticSpace:
             )
         self._text_mean = generic.mean(axis=0)
         self._generic = self._directions(generic)
-        self._sample = np.concatenate([self._generic, self._directions(self._encoded(ATTRIBUTES))])
+        self._sample = np.concatenate([self._generic, self._directions(encoder.encode(ATTRIBUTES))])
         self._texts: dict[str, FloatArray] = {}
         self._queries = np.zeros((0, generic.shape[1]), np.float32)
         self._pca = pca
@@ -103,7 +103,7 @@ class SemanticSpace:
             WeightsInvalid: The encoder gives values that are not numbers.
         """
         new = [text for text in dict.fromkeys(texts) if text not in self._texts]
-        known = self._texts | (dict(zip(new, self._encoded(new), strict=True)) if new else {})
+        known = self._texts | (dict(zip(new, self._encoder.encode(new), strict=True)) if new else {})
         self._texts = {text: known[text] for text in texts}
         features = np.array([known[text] for text in texts], np.float32).reshape(-1, self._queries.shape[1])
         self._queries = self._directions(features)
@@ -167,15 +167,6 @@ class SemanticSpace:
         self._projection = make_projection(self._queries, self._pca, self._sample, like)
         self._coordinates = self._projection.coordinates(self._queries)
         self.version += 1
-
-    def _encoded(self, texts: Sequence[str]) -> FloatArray:
-        features = self._encoder.encode(texts)
-        if not np.isfinite(features).all():
-            raise WeightsInvalid(
-                f"{self._encoder.space}: the text encoder gives values that are not numbers",
-                remedy="check the weights with `arr-stream models verify`",
-            )
-        return np.asarray(features, np.float32)
 
     def _directions(self, features: FloatArray) -> FloatArray:
         """Return text features `[N, D]` minus the mean of the generic ones, at unit length (zero at that mean)."""
