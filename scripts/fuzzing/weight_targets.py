@@ -1,4 +1,4 @@
-"""Fuzzing of checkpoints: safetensors, files of `torch.save`, PCA files."""
+"""Fuzzing of checkpoints: safetensors and files of `torch.save`."""
 
 from __future__ import annotations
 
@@ -66,33 +66,6 @@ def _open_state(name: str) -> Callable[[Path], Run]:
     return opened
 
 
-def _pca_files() -> list[bytes]:
-    import numpy as np
-    from safetensors.numpy import save
-
-    rng = np.random.default_rng(0)
-    basis = np.linalg.qr(rng.standard_normal((24, 24)))[0][:16].astype(np.float32)
-    tensors = {"mean": np.zeros(24, np.float32), "basis": basis, "variance": np.linspace(2, 1, 16).astype(np.float32)}
-    return [save(tensors, {"total_variance": "40.0"})]
-
-
-def _open_pca(scratch: Path) -> Run:
-    import numpy as np
-
-    from arr_stream.keyframes.embeddings.pca import load_pca
-
-    path = scratch / "pca.safetensors"
-
-    def run(data: bytes) -> str:
-        path.write_bytes(data)
-        pca = load_pca(path)
-        if not np.isfinite(pca.basis).all():
-            raise AssertionError("a PCA of what are no numbers")
-        return f"{len(pca.basis)} directions"
-
-    return run
-
-
 _NO_CLASSES = ("pickle.find_class",)
 
 TARGETS = (
@@ -104,5 +77,4 @@ TARGETS = (
         *("torch", "weights in files of torch.save", _torch_files, _open_state("w.pt")),
         *("pickle", zip_member, 1.0, (), 512, _NO_CLASSES),
     ),
-    Target("pca", "PCA files", _pca_files, _open_pca, "odd", safetensors_header, 0.5, (), 512, _NO_CLASSES),
 )
