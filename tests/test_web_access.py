@@ -64,7 +64,7 @@ http://localhost:8080@evil.example  null  file://  http://[  http://localhost  h
     [
         ("http://localhost:8080", "localhost:8080", True),
         ("HTTP://LOCALHOST:8080", "localhost:8080", True),
-        ("http://localhost", "localhost:80", True),
+        ("http://localhost", "localhost", True),
         ("https://cams.example", "cams.example", True),
         *((origin, "localhost:8080", False) for origin in OTHER_ORIGINS.split()),
     ],
