@@ -166,7 +166,6 @@ class Publisher:
         self._points: list[list[Any]] = []
         self._summary_due = 0.0
         self._number = -1
-        self._first_number = 0
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         self.fps.add()
@@ -177,7 +176,7 @@ class Publisher:
         if self.grid is None or (self._frames and patches.index <= self._frames[-1].index):
             # A reopened source counts from 0, and records are of one run.
             self._frames.clear()
-            self.grid, self._first_number = patches.grid, self._number + 1
+            self.grid = patches.grid
         self._frames.append(patches.without_texture())
         if self._hub.wanted("frame", self._stream):
             self._hub.publish({**self._record(patches), "stream": self._stream})
@@ -205,10 +204,6 @@ class Publisher:
         own.
         """
         return map(self._record, tuple(self._frames)[-last:])
-
-    def answers_of_run(self) -> list[dict[str, Any]]:
-        """Return the entries of `answers` about the frames of `records`."""
-        return [answer for answer in tuple(self.answers) if answer["answer"] >= self._first_number]
 
     def _record(self, patches: PatchSet) -> dict[str, Any]:
         assert self.grid is not None

@@ -5,10 +5,10 @@ Every list and text of a request has a maximum length, and unknown keys are refu
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from unicodedata import category
@@ -235,10 +235,10 @@ def question_routes(serving: Serving) -> APIRouter:
 
     @router.get("/records")
     def records(id: str, last: int = Query(MOST_RECORDS, ge=1, le=MOST_RECORDS)) -> Response:
-        """Return the last frames as JSON lines, with a header and the answers on them."""
+        """Return the last frames as JSON lines with a header."""
         runner = serving.runner(id)
-        header = _header(runner)
-        lines = _lines(header, runner.publisher.records(last), runner.publisher.answers_of_run())
+        header = _header(runner).model_dump(mode="json")
+        lines = map(_line, itertools.chain([header], runner.publisher.records(last)))
         disposition = f'attachment; filename="records-{runner.id}.jsonl"'
         return StreamingResponse(lines, media_type="application/x-ndjson", headers={"content-disposition": disposition})
 
@@ -342,18 +342,6 @@ def _header(runner: StreamRunner) -> Header:
         budget_tokens=budget_tokens(settings.selection.budget, grid.cells),
         config=public_settings(settings),
     )
-
-
-def _lines(header: Header, frames: Iterator[dict[str, Any]], answers: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield each answer after the newest frame that the model had seen."""
-    yield _line(header.model_dump(mode="json"))
-    waiting: list[dict[str, Any]] | None = None
-    for frame in frames:
-        if waiting is None:
-            waiting = [answer for answer in answers if answer["frame_index"] >= frame["index"]]
-        yield _line(frame)
-        while waiting and waiting[0]["frame_index"] <= frame["index"]:
-            yield _line(waiting.pop(0))
 
 
 def _line(record: dict[str, Any]) -> str:
