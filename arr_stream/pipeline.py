@@ -33,10 +33,9 @@ from arr_stream.relevance.kinds.base import QueryContext, QueryInput
 from arr_stream.relevance.meaning import Meanings, renew_meanings, with_semantic_saliency
 from arr_stream.relevance.query import Query, TextQuery, resized_queries
 from arr_stream.relevance.query_scorers import QueryRelevance, QueryScorers
-from arr_stream.selection.budget import budget_notice, budget_tokens
-from arr_stream.selection.frame_scores import ScoredFrame, ScoringInputs, score_frame
+from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.novelty import SeenCells
-from arr_stream.selection.selector import CellValues, Choice, select_cells
+from arr_stream.selection.selector import CellValues, Choice, ScoredFrame, ScoringInputs, score_frame, select_cells
 from arr_stream.selection.spending import Spending
 from arr_stream.texture.array import Texture
 from arr_stream.texture.arrays import Array, enlarged, zeros
@@ -203,7 +202,7 @@ class Pipeline:
         if settings.grid != self._settings.grid:
             self._state = None
         if self._state is not None:
-            self._state.tokens = self._tokens(settings, self._state.grid)
+            self._state.tokens = budget_tokens(settings.selection.budget, self._state.grid.cells)
         if not settings.selection.per_second:
             self._spending = Spending()
         language_changed = settings.relevance.language != self._settings.relevance.language
@@ -401,7 +400,7 @@ class Pipeline:
         cache = TemporalCache(grid, self._device.put)
         self._state = _State(
             grid=grid,
-            tokens=self._tokens(self._settings, grid),
+            tokens=budget_tokens(self._settings.selection.budget, grid.cells),
             cache=cache,
             refresher=Refresher(self.keyframes, cache.keyframes),
             sent_cells=SeenCells(grid, self._device.put),
@@ -410,11 +409,6 @@ class Pipeline:
             last_pts_seconds=-math.inf if state is None else state.last_pts_seconds,
         )
         return self._state, state is not None
-
-    def _tokens(self, settings: Settings, grid: Grid) -> int:
-        if notice := budget_notice(settings.selection.budget, grid.cells):
-            self._notices = (*self._notices, notice)
-        return budget_tokens(settings.selection.budget, grid.cells)
 
     def _estimate_flow(self, state: _State, features: FrameFeatures, frame: Frame) -> tuple[Flow | None, bool]:
         """Return the flow to the previous frame, and whether a cut lies between the two (there is no flow then)."""

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.selection.allocation import allocate_tokens
-from arr_stream.selection.atlas import build_atlas, canonical, divide
-from arr_stream.selection.strategies import QUOTAS
+from arr_stream.selection.atlas import QUOTAS, build_atlas, canonical, divide
 
 GRIDS = st.tuples(st.integers(1, 24), st.integers(1, 24))
 SEEDS = st.integers(0, 2**32 - 1)

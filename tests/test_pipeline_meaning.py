@@ -27,7 +27,6 @@ from arr_stream.motion.refresh import WINDOW_EVERY
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, parse_text
-from arr_stream.texture import EMBEDDING
 from arr_stream.texture.arrays import to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import Embedding, Frame
@@ -200,15 +199,6 @@ def test_a_missing_part_is_told_and_the_stream_goes_on() -> None:
     assert not steps[-1].texture.plane("embedding_0").any()
 
 
-def test_the_channels_hold_what_is_asked_and_move_with_the_picture() -> None:
-    made, _, _ = pipeline("dragon")
-    first, *_, last = (made.step(frame) for frame in moving_square(9))
-    before = first.texture.mip(4, list(range(EMBEDDING.start, EMBEDDING.stop)))
-    after = last.texture.mip(4, list(range(EMBEDDING.start, EMBEDDING.stop)))
-    assert before.shape[0] == 16 and float(before.abs().max()) <= 1.0
-    assert float((before[0, :, 2:] - after[0, :, 2:]).abs().max()) > 0.1
-
-
 VISIT_PX = 6
 """How far the visitor goes a frame."""
 
@@ -263,17 +253,6 @@ def test_what_enters_between_keyframes_is_found_within_five_frames() -> None:
     assert "new places of frame" in steps[25].parts["embedding"][1]
     blind = watched(Noted(ColourEmbedder()), "dragon", window_share=0.0)
     assert [blind.step(frame) for frame in frames][25].query_scores[0] < 0.3
-
-
-def test_what_enters_is_found_where_the_question_came_after_the_keyframe() -> None:
-    frames = visitor()
-    made = watched(Noted(ColourEmbedder()))
-    for frame in frames[:5]:
-        made.step(frame)
-    made.ask([parse_text("dragon")])
-    steps = [made.step(frame) for frame in frames[5:]]
-    assert share_of_visitor(steps[20], frames[25]) >= 0.9
-    assert not any(patches.keyframe for patches in steps)
 
 
 def test_where_nothing_is_new_or_nobody_asks_nothing_is_looked_at() -> None:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from arr_stream.errors import BudgetError
 from arr_stream.relevance.query_scorers import QueryRelevance
 from arr_stream.selection.allocation import Allocation, allocate_tokens, with_finer
+from arr_stream.selection.atlas import QUOTAS, choose_by_region
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.cascade import CULL_EDGE_DISTANCE, best_of_region, candidates, regions_of_cells
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.selector import share_among_queries
-from arr_stream.selection.strategies import QUOTAS, choose_by_region
 from arr_stream.types import FINER, FINER_TOKENS, Grid
 
 GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
@@ -83,31 +83,6 @@ def test_each_of_several_queries_gets_the_cell_that_it_wants_most(
             if wanted.max() >= max(0.1, 0.3 * relevance.best[query]):
                 row, column = np.unravel_index(wanted.argmax(), hw)
                 assert (row, column) in zip(chosen.rows, chosen.columns, strict=True)
-
-
-def test_tiers_show_every_region_while_tokens_last() -> None:
-    labels = np.arange(20, dtype=np.int32).reshape(4, 5).repeat(2, axis=0).repeat(2, axis=1)
-    score = np.random.default_rng(0).random(labels.shape, np.float32)
-    regions = regions_of_cells(labels)
-    chosen = choose_by_region("tiers", score, regions, best_of_region(score.ravel(), regions), 25, score >= 0)
-    assert len(set(labels[chosen.rows, chosen.columns].tolist())) == 20
-
-
-@given(GRIDS, st.integers(0, 99), st.data())
-@settings(deadline=None)
-def test_cascade_gives_enough_candidates_and_keeps_what_is_relevant(
-    hw: tuple[int, int], seed: int, data: st.DataObject
-) -> None:
-    labels, relevance = _scene(hw, seed)
-    relevance = np.where(relevance > 0.8, relevance, 0.0).astype(np.float32).ravel()
-    tokens = data.draw(st.integers(1, labels.size))
-    regions = regions_of_cells(labels)
-    region_score = best_of_region(relevance, regions)
-    edge_distance = np.random.default_rng(seed).random(labels.size).astype(np.float32) * 0.1
-    chosen = candidates(regions, region_score, relevance, edge_distance, tokens=tokens, most=labels.size)
-    assert len(chosen) >= tokens
-    assert (np.diff(chosen) > 0).all()
-    assert set(np.flatnonzero(relevance > 0).tolist()) <= set(chosen.tolist())
 
 
 @given(GRIDS, st.integers(0, 99), st.data())

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,9 +26,6 @@ from arr_stream.threads import one_opencv_thread
 from arr_stream.vlm import ModelSession, Stop, Weighs, make_session
 from arr_stream.vlm.qwen3_vl.prompt import Media
 from arr_stream.vlm.watcher import Plan, Watcher
-
-if TYPE_CHECKING:
-    from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 
 WHOLE = "100%"
 """The budget that leaves no choice: every cell of every frame."""
@@ -119,8 +115,8 @@ def wilson(share: float, trials: int) -> tuple[float, float]:
     return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
 
 
-def sessions(settings: Settings, loaded: LoadedModel | None = None) -> NewSession:
-    """Return a factory of sessions for the model of `vlm`, which is loaded once unless `loaded` is given.
+def sessions(settings: Settings) -> NewSession:
+    """Return a factory of sessions for the model of `vlm`, which is loaded once.
 
     Raises:
         ArrStreamError: As `arr_stream.vlm.make_session`.
@@ -131,7 +127,7 @@ def sessions(settings: Settings, loaded: LoadedModel | None = None) -> NewSessio
     from arr_stream.vlm.qwen3_vl.loading import load
     from arr_stream.vlm.qwen3_vl.session import QwenSession
 
-    model = loaded or load(settings.vlm, settings.models)
+    model = load(settings.vlm, settings.models)
     # One session for pictures and one for videos: each runs the model's self-check when it is created.
     return cache(lambda media: QwenSession(model, settings.with_values({"vlm.media": media})))
 

@@ -251,27 +251,16 @@ def modified(shade: Shade, modifier: str) -> Shade:
     return replace(shade, lightness=(max(low, focal - 0.18), high + 0.2), saturation=(purest, most * 1.6))
 
 
-@dataclass(frozen=True, slots=True)
-class Understood:
-    """Interpretation of a query's words by the lexicon.
-
-    Args:
-        terms: Known words, each once, in order.
-        unknown: Words that are neither known nor stop words, each once, in order.
-        phrase: Name of the object itself: the words without those for places, motion and text, and without stop words
-            at either end. "find the red car on the left" is about a "red car", "red" about a "red thing".
-    """
-
-    terms: tuple[Term, ...]
-    unknown: tuple[str, ...]
-    phrase: str
-
-
-def understand(words: Sequence[str]) -> Understood:
+def understand(words: Sequence[str]) -> tuple[tuple[Term, ...], tuple[str, ...], str]:
     """Sort a query's words.
 
     Args:
         words: Lower-case words without punctuation.
+
+    Returns:
+        The known words, and those that are neither known nor stop words, each once, in order; and the name of the
+        object itself: the words without those for places, motion and text, and without stop words at either end. "find
+        the red car on the left" is about a "red car", "red" about a "red thing".
     """
     terms: dict[Term, None] = {}
     unknown: dict[str, None] = {}
@@ -290,7 +279,7 @@ def understand(words: Sequence[str]) -> Understood:
     if phrase and not unknown and not any(isinstance(term, ObjectTerm) for term in terms):
         # A model matches a colour without a noun to anything, the ground as well.
         phrase.append("thing")
-    return Understood(tuple(terms), tuple(unknown), " ".join(phrase))
+    return tuple(terms), tuple(unknown), " ".join(phrase)
 
 
 def _longest_at(words: Sequence[str], at: int) -> tuple[Term | None, int]:

@@ -247,9 +247,9 @@ def parse_text(text: str) -> TextQuery:
 
     # Without secrets in URLs, whose words would appear in notices, records and pictures.
     rest = unicodedata.normalize("NFKC", redact_url(_QUOTED.sub(take, text))).casefold()
-    understood = understand(_WORD.findall(rest))
-    terms = tuple(term for term in understood.terms if not (quoted and term == WordTerm("")))
-    return TextQuery(text, (*terms, *quoted), understood.unknown, understood.phrase)
+    known, unknown, phrase = understand(_WORD.findall(rest))
+    terms = tuple(term for term in known if not (quoted and term == WordTerm("")))
+    return TextQuery(text, (*terms, *quoted), unknown, phrase)
 
 
 def parse_region(text: str, at_seconds: float = 0.0) -> RegionQuery:

@@ -37,11 +37,3 @@ def budget_tokens(budget: str, cells: int) -> int:
     if text.endswith("%") or tokens < 1:
         raise BudgetError(f"budget {budget!r} is {tokens} tokens", remedy="give 1 or more, 1% to 100%, or auto")
     return min(tokens, cells)
-
-
-def budget_notice(budget: str, cells: int) -> str | None:
-    """Return a notice if the budget exceeds the grid's cells; None otherwise."""
-    text = budget.strip()
-    if not text.isdecimal() or int(text) <= cells:
-        return None
-    return f"budget {text}: a frame has {cells} cells, and all of them are chosen"

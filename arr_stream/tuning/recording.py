@@ -21,8 +21,7 @@ from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, RegionQuery
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Change, Sample
-from arr_stream.selection.frame_scores import change_of_cells
-from arr_stream.selection.selector import CellValues
+from arr_stream.selection.selector import CellValues, change_of_cells
 from arr_stream.stream import Models
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.tuning.fitting import FrameTable
