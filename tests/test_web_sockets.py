@@ -194,10 +194,8 @@ def test_who_reads_nothing_slows_down_nobody(server: RunningServer, id: str) -> 
 def test_who_takes_nothing_is_dropped(server: RunningServer, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from arr_stream.web import security
     from arr_stream.web import server as connection
-    from arr_stream.web import sockets as staying
 
     monkeypatch.setattr(connection, "SEND_BUFFER_BYTES", 8192)
-    monkeypatch.setattr(staying, "SEND_SECONDS", 0.3)
     monkeypatch.setattr(security, "SEND_SECONDS", 0.3)
     with mute(server, f"/api/events?kind=frame&stream={id}"):
         until(lambda: len(server.serving.clients) == 1)

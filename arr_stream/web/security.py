@@ -11,6 +11,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -21,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.utils import ClientDisconnected
 
 from arr_stream.errors import ArrStreamError, BackendUnavailable
@@ -94,7 +95,7 @@ class Security:
         except Exception as exc:
             self._on_error(exc)
             if not exchange.started:
-                cut(scope)
+                _cut(scope)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = WebSocket(scope, receive, send)
@@ -111,12 +112,12 @@ class Security:
                 await request.close(WRONG_ORIGIN, "this page may not call this server")
             return
         try:
-            await self._app(scope, receive, send)
-        except (ClientTooSlow, ClientDisconnected):
+            await self._app(scope, receive, partial(_send_in_time, scope, send))
+        except (ClientTooSlow, ClientDisconnected, WebSocketDisconnect):
             pass
         except Exception as exc:
             self._on_error(exc)
-            cut(scope)
+            _cut(scope)
 
     def _refusal(self, request: HTTPConnection) -> Response | None:
         """Return the response to a request that is refused; None if it may pass."""
@@ -209,15 +210,20 @@ class _Exchange:
             for name, value in {**_HEADERS, "cache-control": kept}.items():
                 headers.setdefault(name, value)
             message = {**message, "headers": headers.raw}
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._send(message)
-        except TimeoutError as exc:
-            cut(self._scope)
-            raise ClientTooSlow from exc
+        await _send_in_time(self._scope, self._send, message)
 
 
-def cut(scope: Scope) -> None:
+async def _send_in_time(scope: Scope, send: Send, message: Message) -> None:
+    """Send, or cut the connection of a client that takes no data."""
+    try:
+        async with asyncio.timeout(SEND_SECONDS):
+            await send(message)
+    except TimeoutError as exc:
+        _cut(scope)
+        raise ClientTooSlow from exc
+
+
+def _cut(scope: Scope) -> None:
     """Cut the connection at once: a normal close waits until all data are sent, which a stalled client prevents."""
     transport = scope.get("state", {}).get(TRANSPORT)
     if transport is not None:

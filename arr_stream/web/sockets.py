@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
@@ -10,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from arr_stream.web.access import Refused
-from arr_stream.web.security import SEND_SECONDS, ClientTooSlow, cut
 from arr_stream.web.serving import Serving, WakeUp
 
 ENDING, MALFORMED, FAILED, CROWDED = 1001, 1008, 1011, 1013
@@ -60,11 +60,14 @@ class StayingSocket(ABC):
         except Refused as exc:
             close = Close(CROWDED, str(exc))
         if close.code is not None:
-            await self._within(self.websocket.close(close.code, close.reason[:120]))
+            with contextlib.suppress(RuntimeError):  # the client has closed it meanwhile
+                await self.websocket.close(close.code, close.reason[:120])
 
     async def send(self, message: str | bytes) -> None:
-        send = self.websocket.send_text if isinstance(message, str) else self.websocket.send_bytes
-        await self._within(send(message))  # type: ignore[arg-type]
+        if isinstance(message, str):
+            await self.websocket.send_text(message)
+        else:
+            await self.websocket.send_bytes(message)
 
     async def complain(self, error: str) -> None:
         """Send an error as a message."""
@@ -81,18 +84,6 @@ class StayingSocket(ABC):
             except MalformedMessage as exc:
                 await self.complain(str(exc))
                 return Close(MALFORMED, str(exc))
-
-    async def _within(self, sending: Coroutine[Any, Any, None]) -> None:
-        """Send, or cut the connection of a client that reads nothing."""
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await sending
-        except TimeoutError as exc:
-            cut(self.websocket.scope)
-            raise ClientTooSlow from exc
-        except (WebSocketDisconnect, RuntimeError) as exc:
-            # The client is gone, or the other task has closed the socket.
-            raise ClientTooSlow from exc
 
 
 def first_fault(error: ValidationError) -> str:
