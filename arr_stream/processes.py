@@ -1,6 +1,6 @@
 """Child processes: their start, the messages between child and parent, and their end.
 
-A child runs `python -m arr_stream.processes MODULE:FUNCTION PARENT`. The first message on its standard input is the
+A child runs `python -m arr_stream.processes MODULE:FUNCTION`. The first message on its standard input is the
 argument of the function; the first reply on its standard output is `Ready`, or `Refused` with the reason. The return
 value of the function is then called with each further message, one after the other. The child ends when its standard
 input closes or its parent dies, even in the middle of work, and ignores Ctrl-C, which the parent handles. Output of
@@ -15,7 +15,6 @@ scripts without a guard, and one worker that hangs makes the whole pool unusable
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import pickle
@@ -38,7 +37,6 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _LAST_WORDS_BYTES = 4000
 _CHUNK_BYTES = 1 << 16
 _JOIN_SECONDS = 2.0
-_PR_SET_PDEATHSIG = 1
 
 Reply = Callable[[Any], None]
 """Function that sends a message to the parent."""
@@ -57,19 +55,17 @@ class Refused:
         error: Name of the error's class.
         message: The error's message.
         remedy: Advice for the user.
-        details: Traceback.
     """
 
     error: str
     message: str
     remedy: str | None
-    details: str
 
     @classmethod
     def of(cls, error: Exception) -> Refused:
-        """Create the message while the error is being handled."""
+        """Create the message of an error."""
         message, remedy = (error.message, error.remedy) if isinstance(error, ArrStreamError) else (str(error), None)
-        return cls(type(error).__name__, message, remedy, traceback.format_exc())
+        return cls(type(error).__name__, message, remedy)
 
     def as_error(self) -> ArrStreamError | None:
         """Return the error in its own class if that is one of `arr_stream.errors`."""
@@ -145,13 +141,11 @@ class ChildProcess:
         Raises:
             TimeoutError: It took longer.
         """
-        lock, over, expired = threading.Lock(), threading.Event(), threading.Event()
+        expired = threading.Event()
 
         def expire() -> None:
-            with lock:
-                if not over.is_set():
-                    expired.set()
-                    self.kill()
+            expired.set()
+            self.kill()
 
         timer = threading.Timer(seconds, expire)
         timer.daemon = True
@@ -163,8 +157,6 @@ class ChildProcess:
                 raise TimeoutError(f"took longer than {seconds:g} s and was stopped") from exc
             raise
         finally:
-            with lock:
-                over.set()
             timer.cancel()
 
     def exit_code(self, timeout_seconds: float = 0.0) -> int | None:
@@ -225,7 +217,7 @@ def serving_command(make: str) -> list[str]:
         make: `module:function`; called with the first message, returns the handler of each further one, which also gets
             a `Reply`.
     """
-    return module_command("arr_stream.processes", make, os.getpid())
+    return module_command("arr_stream.processes", make)
 
 
 def module_path() -> dict[str, str]:
@@ -265,10 +257,9 @@ def receive(pipe: IO[bytes]) -> Any:
         raise EOFError(str(exc)) from exc
 
 
-def serve(make: str, parent: int) -> None:
+def serve(make: str) -> None:
     """Run the child: create the handler, then answer messages until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with(parent)
     requests, replies = _take_pipes()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -291,14 +282,6 @@ def serve(make: str, parent: int) -> None:
     reply(Ready())
     while True:
         respond(inbox.get(), reply)
-
-
-def _die_with(parent: int) -> None:
-    """Ask Linux to kill this process with the thread that started it; on other systems `_listen` ends it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(0)
 
 
 def _take_pipes() -> tuple[IO[bytes], IO[bytes]]:
@@ -327,4 +310,4 @@ if __name__ == "__main__":
     # Imported under its real name, so that the classes of messages are the same at both ends.
     from arr_stream.processes import serve as run
 
-    run(sys.argv[1], int(sys.argv[2]))
+    run(sys.argv[1])

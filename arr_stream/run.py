@@ -7,33 +7,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from arr_stream.consumer import BackgroundConsumer, Consumer, EndReason, Outcome
 from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged
 from arr_stream.patch_set import PatchSet
-from arr_stream.sources.base import Source
 from arr_stream.stream import Stream
 from arr_stream.threads import one_opencv_thread
 from arr_stream.types import Frame
 
 if TYPE_CHECKING:
     from arr_stream.vlm.watcher import Ending, LiveWatcher, Watcher
-
-
-class Frames(Protocol):
-    """Frames to run into consumers: a `Stream`, or a recorded one; see there for the members."""
-
-    source: Source
-    frame: Frame | None
-    dropped: int
-    realtime: bool
-    look_ahead: bool
-    last: bool
-
-    def __iter__(self) -> Iterator[PatchSet]: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +38,7 @@ class RunResult:
 
 
 def run(
-    stream: Frames,
+    stream: Stream,
     consumers: Sequence[Consumer],
     *,
     watcher: Watcher | LiveWatcher | None = None,
@@ -116,7 +100,7 @@ def run(
 
 
 def _watched(
-    stream: Frames, watcher: Watcher | LiveWatcher | None, stop: threading.Event
+    stream: Stream, watcher: Watcher | LiveWatcher | None, stop: threading.Event
 ) -> Iterator[tuple[Frame, PatchSet]]:
     """Yield frames and their patch sets, with the watcher's answers."""
     stream.look_ahead = watcher is not None
@@ -140,12 +124,12 @@ def _consume(consumer: Consumer, frame: Frame, patches: PatchSet) -> None:
 
 
 def _close(
-    consumers: Sequence[Consumer], stream: Frames, reason: EndReason, error: Exception | None
+    consumers: Sequence[Consumer], stream: Stream, reason: EndReason, error: Exception | None
 ) -> Exception | None:
     """Close every consumer in any case; return the first error."""
     counters = asdict(stream.source.stats)
-    if isinstance(stream, Stream) and stream.pipeline.keyframes.failures:
-        counters["keyframe_failures"] = dict(stream.pipeline.keyframes.failures)
+    if failures := stream.pipeline.keyframes.failures:
+        counters["keyframe_failures"] = dict(failures)
     outcome = Outcome(reason, stream.dropped, str(error) if error is not None else None, counters)
     first: Exception | None = None
     for consumer in consumers:

@@ -392,8 +392,8 @@ def test_a_full_disk_ends_the_batch_instead_of_failing_file_by_file(six: Batch) 
 @pytest.mark.parametrize(
     ("first", "error", "words"),
     [
-        (Refused("WeightsInvalid", "clip.pt: damaged", "fetch it", ""), WeightsInvalid, "clip.pt: damaged; fetch it"),
-        (Refused("KeyError", "x", None, ""), WorkerLost, "could not begin: KeyError: x"),
+        (Refused("WeightsInvalid", "clip.pt: damaged", "fetch it"), WeightsInvalid, "clip.pt: damaged; fetch it"),
+        (Refused("KeyError", "x", None), WorkerLost, "could not begin: KeyError: x"),
         (Lost("no memory"), WorkerLost, "3 workers in a row.*no memory"),
     ],
 )

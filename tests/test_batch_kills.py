@@ -47,7 +47,8 @@ class _Batch:
                 [str(word) for word in command],
                 stdout=subprocess.DEVNULL,
                 stderr=error,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                # Its workers inherit the variable.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TEST_BATCH": str(self._log)},
                 start_new_session=True,
                 preexec_fn=before,  # noqa: PLW1509
             )
@@ -71,7 +72,8 @@ class _Batch:
             if entry.name.isdecimal() and int(entry.name) != self.process.pid:
                 with contextlib.suppress(OSError):
                     command = (entry / "cmdline").read_bytes().split(b"\0")
-                    if b"arr_stream.batch.engine:load_runner" in command and str(self.process.pid).encode() in command:
+                    mine = f"TEST_BATCH={self._log}".encode() in (entry / "environ").read_bytes().split(b"\0")
+                    if mine and b"arr_stream.batch.engine:load_runner" in command:
                         found.append(int(entry.name))
         return found
 

@@ -114,22 +114,21 @@ def test_submit_never_waits_even_for_large_pictures_and_a_slow_start() -> None:
 
 
 FAULTS = {
-    1: ("raise", "ArithmeticError: the fake was told to", "keyframe_fakes.py"),
-    3: ("nan", "embedding: values from nan", "Traceback"),
-    5: ("exit", "the process ended with exit code 7", "last words"),
-    7: ("segfault", "the process was ended by SIGSEGV", ""),
-    9: ("hang", "longer than 1 s", ""),
+    1: ("raise", "ArithmeticError: the fake was told to"),
+    3: ("nan", "embedding: values from nan"),
+    5: ("exit", "the process ended with exit code 7"),
+    7: ("segfault", "the process was ended by SIGSEGV"),
+    9: ("hang", "longer than 1 s"),
 }
 
 
 def test_failure_is_reported_with_its_cause_and_the_next_one_works() -> None:
     with worker(timeout_seconds=1.0, do={index: fault[0] for index, fault in FAULTS.items()}) as made:
         before = pid_of(outcome(made, 0))
-        for index, (do, words, details) in FAULTS.items():
+        for index, (do, words) in FAULTS.items():
             failed = outcome(made, index)
             assert isinstance(failed, KeyframeFailure)
             assert words in failed.message and "\n" not in failed.message
-            assert details in failed.details
             after = pid_of(outcome(made, index + 1))
             lives = do in ("raise", "nan")
             assert (before == after) == running(before) == lives

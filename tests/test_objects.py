@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from arr_stream.cli import app
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, KeyframeFailed, WeightsInvalid
-from arr_stream.keyframes.base import PARTS, KeyframeInput
+from arr_stream.keyframes.base import PARTS
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.keyframes.network import Network
 from arr_stream.keyframes.objects import CARDS, detected_labels, make_object_finder
@@ -32,7 +32,7 @@ from arr_stream.object_names import COCO
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
-from arr_stream.types import DetectedObject, Frame, Grid
+from arr_stream.types import DetectedObject, Frame
 from arr_stream.weights import CATALOGUE
 from tests.detectors import BOX_PX, colour_detector, scene
 from tests.media import data_folder, write_video
@@ -234,17 +234,6 @@ class TestDetector:
         monkeypatch.setattr("arr_stream.keyframes.objects.detector.Network", TakesSize)
         found = ObjectDetector(Path("dfine.onnx"), Card()).find(scene({}, (320, 160)))
         np.testing.assert_allclose(found.boxes_xyxy, [[0.25, 0.5, 0.5, 1]])
-
-    def test_a_file_that_is_no_detector_is_read_once(self, tmp_path: Path) -> None:
-        path = tmp_path / "broken.onnx"
-        path.write_bytes(b"no model")
-        finder = make_object_finder(with_detector(path))
-        assert finder is not None
-        picture = KeyframeInput(Frame(0, 0.0, scene({})), Grid.for_size((320, 320)))
-        for _ in range(2):
-            with pytest.raises(WeightsInvalid, match=r"broken\.onnx: not a model for onnxruntime"):
-                finder.find(picture)
-            path.unlink(missing_ok=True)
 
 
 def with_detector(path: Path | str, **values: object) -> Settings:

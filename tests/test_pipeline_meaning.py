@@ -62,7 +62,7 @@ class PartByPart:
                 del self._asked[part]
                 index = request.frame.index
                 if part in self._failing:
-                    arrived.append(KeyframeFailure(index, f"{part}: no", "", (part,)))
+                    arrived.append(KeyframeFailure(index, f"{part}: no", (part,)))
                 else:
                     arrived.append(make_part(index, part, self._generator.jobs(request)[part]))
         return arrived

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,13 +63,11 @@ class KeyframeFailure:
     Args:
         index: Index of the requested frame.
         message: One line: what failed and why.
-        details: Traceback, or the end of the worker's standard error.
         parts: Parts that failed.
     """
 
     index: int
     message: str
-    details: str = ""
     parts: tuple[PartName, ...] = PARTS
 
 
@@ -204,7 +201,7 @@ def make_part(index: int, part: PartName, job: Job) -> Outcome:
             message = f"{part}: {exc}"
         else:
             message = ": ".join(filter(None, (part, type(exc).__name__, " ".join(str(exc).split()))))
-        return KeyframeFailure(index, message, traceback.format_exc(), (part,))
+        return KeyframeFailure(index, message, (part,))
     return KeyframePart(index, part, value, backend, time.perf_counter() - started)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,10 @@ class Network:
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
         # Spinning threads take cores from the frame loop.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        content, providers = model if isinstance(model, bytes) else str(model), ["CPUExecutionProvider"]
         # The first session of a process also sets this for its own thread, so a temporary thread makes it.
-        self._session = _made_apart(
-            lambda: onnxruntime.InferenceSession(
-                model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
-            )
-        )
+        with ThreadPoolExecutor(1) as thread:
+            self._session = thread.submit(onnxruntime.InferenceSession, content, options, providers).result()
 
     @property
     def inputs(self) -> Mapping[str, tuple[int | str | None, ...]]:
@@ -74,18 +71,3 @@ class Network:
         finally:
             # An interrupted caller must not end the interpreter before the callback returns to it.
             wait([outcome])
-
-
-def _made_apart(make: Callable[[], Any]) -> Any:
-    """Return the result of `make`, called in a temporary thread."""
-    outcome: Future[Any] = Future()
-
-    def work() -> None:
-        try:
-            outcome.set_result(make())
-        except BaseException as exc:
-            outcome.set_exception(exc)
-
-    # Not a daemon: if the caller is interrupted, the process waits for this thread before it ends.
-    threading.Thread(target=work, name="network", daemon=False).start()
-    return outcome.result()

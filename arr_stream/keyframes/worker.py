@@ -15,7 +15,6 @@ import queue
 import signal
 import threading
 import time
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -162,7 +161,6 @@ class KeyframeWorker:
 
     def _answer(self, request: KeyframeRequest, arrive: Arrive) -> KeyframeFailure | None:
         """Serve a request, and pass its outcomes on; return a failure if the process ends early."""
-        index = request.frame.index
         left = set(request.parts)
 
         def note(outcome: Outcome) -> None:
@@ -178,11 +176,9 @@ class KeyframeWorker:
             if self._losses > 1:
                 pause = min(_LONGEST_BACKOFF_SECONDS, _BACKOFF_SECONDS * 2.0 ** (self._losses - 2))
                 self._not_before_seconds = time.monotonic() + pause
-            message, details = f"keyframe worker: {type(exc).__name__}: {exc}", traceback.format_exc()
-            if isinstance(exc, ArrStreamError):
-                message, details = str(exc), exc.details if isinstance(exc, _Lost) else ""
+            message = str(exc) if isinstance(exc, ArrStreamError) else f"keyframe worker: {type(exc).__name__}: {exc}"
             missing = tuple(part for part in request.parts if part in left)
-            return KeyframeFailure(index, message, details, missing) if missing else None
+            return KeyframeFailure(request.frame.index, message, missing) if missing else None
         self._losses = 0
         self._start_error = None
         return None
@@ -298,14 +294,6 @@ class WorkerPool:
             worker.close()
 
 
-class _Lost(KeyframeFailed):
-    """Loss of the process; `details` is the end of its standard error."""
-
-    def __init__(self, message: str, details: str) -> None:
-        super().__init__(message)
-        self.details = details
-
-
 class _Process(ChildProcess):
     """Child process that generates keyframes."""
 
@@ -325,8 +313,7 @@ class _Process(ChildProcess):
 
         reply = self._within(timeout_seconds, "starting", exchange)
         if isinstance(reply, Refused):
-            lost = _Lost(f"keyframe worker: starting: {reply.error}: {reply.message}", reply.details)
-            raise reply.as_error() or lost
+            raise reply.as_error() or KeyframeFailed(f"keyframe worker: starting: {reply.error}: {reply.message}")
 
     def ask(self, request: KeyframeRequest, timeout_seconds: float, arrive: Arrive) -> None:
         """Send one request; call `arrive` with each outcome."""
@@ -339,17 +326,17 @@ class _Process(ChildProcess):
         self._within(timeout_seconds, "generating", exchange)
 
     def _within(self, timeout_seconds: float, doing: str, work: Callable[[], Any]) -> Any:
-        """Run `work`, which waits for the process; on a timeout kill the process and raise `_Lost`."""
+        """Run `work`, which waits for the process; on a timeout kill the process and raise `KeyframeFailed`."""
         try:
             with self.within(timeout_seconds):
                 return work()
         except TimeoutError as exc:
-            raise _Lost(f"keyframe worker: {doing}: {exc}", self.last_words()) from exc
+            raise KeyframeFailed(f"keyframe worker: {doing}: {exc}") from exc
         except (EOFError, OSError) as exc:
             code = self.exit_code(_JOIN_SECONDS)
             how = "closed its pipes" if code is None else ending(code)
             why = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
-            raise _Lost(f"keyframe worker: {doing}: the process {how}{why}", self.last_words()) from exc
+            raise KeyframeFailed(f"keyframe worker: {doing}: the process {how}{why}") from exc
 
 
 def standard_generator(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
@@ -382,7 +369,7 @@ def make_keyframes(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
                 reply(make_part(index, part, job))
         except Exception as exc:
             message = f"generation: {type(exc).__name__}: {exc}"
-            reply(KeyframeFailure(index, message, traceback.format_exc(), request.parts))
+            reply(KeyframeFailure(index, message, request.parts))
         reply(None)
 
     return answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from arr_stream.config import Settings
@@ -25,43 +24,6 @@ class LazyClusterer:
         return LazyClusters(lambda: self.slic.cluster(picture), self.slic.method)
 
 
-def _merge(count: int) -> Clusterer:
-    from arr_stream.keyframes.clusters.merge import MergeClusterer
-
-    return MergeClusterer(count)
-
-
-def _features(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.features import FeatureClusterer
-
-    if embedder is None:
-        raise InvalidSetting("keyframes.clusters='features' without an embedder", remedy="pass an embedder")
-    return FeatureClusterer(embedder, settings.keyframes.cluster_count)
-
-
-def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.sam import SamClusterer
-
-    return SamClusterer(settings.sam, settings.models)
-
-
-def _counted(make: Callable[[int], Clusterer]) -> Callable[[Settings, Embedder | None], Clusterer]:
-    """Adapt a maker that needs only the number of regions."""
-    return lambda settings, embedder: make(settings.keyframes.cluster_count)
-
-
-CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
-    "auto": _counted(lambda count: LazyClusterer(make_slic(count))),
-    "slic": _counted(make_slic),
-    "slic-fast": _counted(FastSlic),
-    "slic-skimage": _counted(SkimageSlic),
-    "grid": _counted(GridClusterer),
-    "merge": _counted(_merge),
-    "features": _features,
-    "sam": _sam,
-}
-
-
 def make_clusterer(settings: Settings, embedder: Embedder | None = None, *, at_once: bool = False) -> Clusterer:
     """Return the clusterer that `keyframes.clusters` names.
 
@@ -74,5 +36,29 @@ def make_clusterer(settings: Settings, embedder: Embedder | None = None, *, at_o
         InvalidSetting: `features` without an embedder.
         BackendUnavailable, WeightsInvalid: A package or weights are missing or damaged.
     """
-    name = settings.keyframes.clusters
-    return CLUSTERERS["slic" if at_once and name == "auto" else name](settings, embedder)
+    count = settings.keyframes.cluster_count
+    match settings.keyframes.clusters:
+        case "auto" if not at_once:
+            return LazyClusterer(make_slic(count))
+        case "auto" | "slic":
+            return make_slic(count)
+        case "slic-fast":
+            return FastSlic(count)
+        case "slic-skimage":
+            return SkimageSlic(count)
+        case "grid":
+            return GridClusterer(count)
+        case "merge":
+            from arr_stream.keyframes.clusters.merge import MergeClusterer
+
+            return MergeClusterer(count)
+        case "features":
+            from arr_stream.keyframes.clusters.features import FeatureClusterer
+
+            if embedder is None:
+                raise InvalidSetting("keyframes.clusters='features' without an embedder", remedy="pass an embedder")
+            return FeatureClusterer(embedder, count)
+        case "sam":
+            from arr_stream.keyframes.clusters.sam import SamClusterer
+
+            return SamClusterer(settings.sam, settings.models)

@@ -6,7 +6,6 @@ different regions and carry different names in the records.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -36,24 +35,15 @@ SMALLEST_REGION_PX = 16
 
 
 class SkimageSlic:
-    """SLIC by scikit-image, into about `count` regions.
-
-    Raises:
-        BackendUnavailable: scikit-image is missing.
-    """
+    """SLIC by scikit-image, into about `count` regions."""
 
     method = "slic-skimage"
 
     def __init__(self, count: int) -> None:
-        # Loading it takes longer than ten keyframes, and often no regions are read.
-        if find_spec("skimage") is None:
-            raise BackendUnavailable(
-                "clusters slic-skimage needs scikit-image, and it is not installed",
-                remedy="run `pip install scikit-image`",
-            )
         self.count = count
 
     def cluster(self, picture: KeyframeInput) -> Clusters:
+        # Loading it takes longer than ten keyframes, and often no regions are read.
         from skimage.segmentation import slic
 
         rgb = picture.quarter_rgb
@@ -96,11 +86,7 @@ class FastSlic:
 
 
 def make_slic(count: int) -> FastSlic | SkimageSlic:
-    """Return fast-slic if it is installed, else scikit-image; `Clusters.method` names it.
-
-    Raises:
-        BackendUnavailable: Neither is installed.
-    """
+    """Return fast-slic if it is installed, else scikit-image; `Clusters.method` names it."""
     try:
         return FastSlic(count)
     except BackendUnavailable:

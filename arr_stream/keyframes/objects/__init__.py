@@ -9,7 +9,7 @@ from pathlib import Path
 
 from arr_stream import weights
 from arr_stream.config import Settings
-from arr_stream.errors import BackendUnavailable, WeightsInvalid
+from arr_stream.errors import BackendUnavailable
 from arr_stream.extras import remedy_for
 from arr_stream.files import expanded
 from arr_stream.keyframes.base import KeyframeInput, ObjectFinder, ObjectFinding, resized
@@ -112,17 +112,9 @@ class DetectorFinder:
     def __init__(self, setting: str, path: Path, threads: int | None = None) -> None:
         self.name = setting if setting in CARDS else path.stem
         self._detector = setting, path, threads
-        self._fault: WeightsInvalid | None = None
 
     def find(self, picture: KeyframeInput) -> ObjectFinding:
-        if self._fault is not None:
-            raise self._fault
-        try:
-            detector = _detector(*self._detector)
-        except WeightsInvalid as fault:
-            # A bad file is not read again on every keyframe.
-            self._fault = fault
-            raise
+        detector = _detector(*self._detector)
         found = detector.find(picture.frame.rgb)
         hw = picture.quarter_hw
         quarter = resized(picture.frame.rgb, hw[::-1])
