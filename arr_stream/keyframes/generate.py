@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +134,6 @@ class OncePerPicture:
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self._lock = threading.Lock()
         self._last: tuple[KeyframeInput, Embedding] | None = None
 
     @property
@@ -143,10 +141,9 @@ class OncePerPicture:
         return self._embedder.name
 
     def embed(self, picture: KeyframeInput) -> Embedding:
-        with self._lock:
-            if self._last is None or self._last[0] is not picture:
-                self._last = picture, self._embedder.embed(picture)
-            return self._last[1]
+        if self._last is None or self._last[0] is not picture:
+            self._last = picture, self._embedder.embed(picture)
+        return self._last[1]
 
 
 def make_generator(

@@ -16,7 +16,8 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,11 +93,11 @@ class KeyframeWorker:
         self._lock = threading.Lock()
         self._busy = False
         self._closed = False
-        self._process: _Process | None = None
+        self._process: ChildProcess | None = None
         self._losses = 0
         self._not_before_seconds = 0.0
         self._ready = threading.Event()
-        self._start_error: ArrStreamError | None = None
+        self._start_error: Exception | None = None
         self._thread = threading.Thread(target=self._serve, name="keyframe-worker", daemon=True)
         self._thread.start()
 
@@ -145,7 +146,7 @@ class KeyframeWorker:
         try:
             try:
                 self._running()
-            except ArrStreamError as exc:
+            except Exception as exc:
                 self._start_error = exc
                 self._discard()
             finally:
@@ -168,7 +169,11 @@ class KeyframeWorker:
             arrive(outcome)
 
         try:
-            self._running().ask(request, self._timeout_seconds, note)
+            process = self._running()
+            with _limited(process, self._timeout_seconds, "generating"):
+                process.send(request)
+                while (outcome := process.receive()) is not None:
+                    note(outcome)
         except Exception as exc:
             # The thread must survive every error: otherwise the provider stays busy for ever.
             self._discard()
@@ -183,17 +188,21 @@ class KeyframeWorker:
         self._start_error = None
         return None
 
-    def _running(self) -> _Process:
-        """Return the process; start one if none is alive."""
+    def _running(self) -> ChildProcess:
+        """Return the process, whose models are loaded; start one if none is alive."""
         if self._process is not None and self._process.alive:
             return self._process
         self._discard()
-        process = _Process(self._work)
+        process = ChildProcess(serving_command(f"{__name__}:make_keyframes"), environment(_THREADS))
         with self._lock:
             self._process = process
             if self._closed:
                 process.kill()
-        process.wait_ready(_START_TIMEOUT_SECONDS)
+        with _limited(process, _START_TIMEOUT_SECONDS, "starting"):
+            process.send(self._work)
+            reply = process.receive()
+        if isinstance(reply, Refused):
+            raise reply.as_error() or KeyframeFailed(f"keyframe worker: starting: {reply.error}: {reply.message}")
         return process
 
     def _discard(self) -> None:
@@ -294,49 +303,19 @@ class WorkerPool:
             worker.close()
 
 
-class _Process(ChildProcess):
-    """Child process that generates keyframes."""
-
-    def __init__(self, work: Work) -> None:
-        try:
-            super().__init__(serving_command(f"{__name__}:make_keyframes"), environment(_THREADS))
-        except OSError as exc:
-            raise KeyframeFailed(f"keyframe worker: the process does not start: {exc}") from exc
-        self._work = work
-
-    def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait until the models are loaded; raise the factory's error if it fails."""
-
-        def exchange() -> Any:
-            self.send(self._work)
-            return self.receive()
-
-        reply = self._within(timeout_seconds, "starting", exchange)
-        if isinstance(reply, Refused):
-            raise reply.as_error() or KeyframeFailed(f"keyframe worker: starting: {reply.error}: {reply.message}")
-
-    def ask(self, request: KeyframeRequest, timeout_seconds: float, arrive: Arrive) -> None:
-        """Send one request; call `arrive` with each outcome."""
-
-        def exchange() -> None:
-            self.send(request)
-            while (reply := self.receive()) is not None:
-                arrive(reply)
-
-        self._within(timeout_seconds, "generating", exchange)
-
-    def _within(self, timeout_seconds: float, doing: str, work: Callable[[], Any]) -> Any:
-        """Run `work`, which waits for the process; on a timeout kill the process and raise `KeyframeFailed`."""
-        try:
-            with self.within(timeout_seconds):
-                return work()
-        except TimeoutError as exc:
-            raise KeyframeFailed(f"keyframe worker: {doing}: {exc}") from exc
-        except (EOFError, OSError) as exc:
-            code = self.exit_code(_JOIN_SECONDS)
-            how = "closed its pipes" if code is None else ending(code)
-            why = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
-            raise KeyframeFailed(f"keyframe worker: {doing}: the process {how}{why}") from exc
+@contextmanager
+def _limited(process: ChildProcess, timeout_seconds: float, doing: str) -> Iterator[None]:
+    """Limit the wait for a process; kill it and raise `KeyframeFailed` on a timeout, or if it ends."""
+    try:
+        with process.within(timeout_seconds):
+            yield
+    except TimeoutError as exc:
+        raise KeyframeFailed(f"keyframe worker: {doing}: {exc}") from exc
+    except (EOFError, OSError) as exc:
+        code = process.exit_code(_JOIN_SECONDS)
+        how = "closed its pipes" if code is None else ending(code)
+        why = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+        raise KeyframeFailed(f"keyframe worker: {doing}: the process {how}{why}") from exc
 
 
 def standard_generator(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:

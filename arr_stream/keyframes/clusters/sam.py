@@ -115,17 +115,15 @@ def load_sam(architectures: Architectures, name: str, path: Path) -> Any:
     """Return a model with the weights of a file, in evaluation mode on the CPU.
 
     Raises:
-        WeightsInvalid: The file is damaged, holds code, or belongs to another model, which is named where it is known.
+        WeightsInvalid: The file is damaged, holds code, or belongs to another model.
     """
     from arr_stream import weights
 
     state = weights.load_state_dict(path)
     if not _fits(architectures[name], state):
-        others = [other for other in architectures if other != name and _fits(architectures[other], state)]
-        if others:
-            raise WeightsInvalid(f"{path}: weights of {others[0]}, not of {name}", remedy=f"set sam.model={others[0]}")
         raise WeightsInvalid(
-            f"{path}: not the weights of a SAM model", remedy=f"sam.model={name} needs those of {name}"
+            f"{path}: not the weights of the SAM model {name}",
+            remedy=f"give them, or set sam.model to another of {MODELS}",
         )
     model = architectures[name]()
     model.load_state_dict(state, strict=True)
