@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from arr_stream.keyframes.text import make_text_finder
 from arr_stream.keyframes.text.easy import EasyOcrFinder
 from arr_stream.types import ByteArray
 from tests.keyframe_fakes import seen
+from tests.weight_files import PickleBomb
 
 models = pytest.importorskip("easyocr_en_models")
 pytest.importorskip("easyocr")
@@ -66,20 +66,12 @@ def test_missing_packages_are_an_error_with_a_remedy(package: str, monkeypatch: 
         make_text_finder(Settings().with_values({"keyframes.text": "easyocr"}))
 
 
-class Mischief:
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.target),)
-
-
 @pytest.mark.parametrize(
     ("written", "error", "says"),
     [
         (lambda path: None, BackendUnavailable, r"no craft_mlt_25k\.pth in .*pip install"),
         (
-            lambda path: path.write_bytes(pickle.dumps({"module.weight": Mischief(path.parent / "made")}, protocol=2)),
+            lambda path: path.write_bytes(pickle.dumps({"weight": PickleBomb(path.parent / "made")}, protocol=2)),
             WeightsInvalid,
             r"craft_mlt_25k\.pth",
         ),

@@ -202,15 +202,6 @@ def test_the_folder_follows_setting_then_environment_then_cache(
     assert weights.folder() == Path.home() / ".cache" / "arr-stream" / "models"
 
 
-@given(name=st.text("./\\:~ abé\0", max_size=12))
-@example("..")
-@example("../../etc")
-@example("C:\\x")
-def test_every_name_has_a_place_right_inside_the_folder(name: str) -> None:
-    here = place(KnownWeights(name, "clip", "https://example.org/a.pt", "MIT"), Path("/models"))
-    assert here.parent == Path("/models") and here.name not in ("", ".", "..")
-
-
 def put(models_folder: Path, name: str, file_name: str | None = None) -> Path:
     """Small weights in the place of known ones."""
     entry = weights.known(name)

@@ -5,7 +5,7 @@ Names are those of the settings: `clip.model` takes `tiny` and NAME:PRETRAINED a
 the tiny one is listed, which ships with the package. Sizes and hashes are listed only if published; the
 download checks other files against the hash that the hub states.
 
-    FOLDER/NAME/FILE          a file of weights; in NAME, characters that file systems dislike are replaced
+    FOLDER/NAME/FILE          a file of weights; in NAME, `--` replaces `:`
 
 A file that the user put there by hand counts as much as a downloaded one.
 """
@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from arr_stream.errors import InvalidSetting
 from arr_stream.extras import needed_by
@@ -87,8 +85,8 @@ def _dfine(name: str, revision: str, size_bytes: int, sha256: str) -> KnownWeigh
     return KnownWeights(name, "objects", origin, "Apache-2.0", size_bytes, sha256)
 
 
-def _hub(name: str, repository: str, licence: str, *, revision: str = "main", **known: Any) -> KnownWeights:
-    return KnownWeights(name, "clip", HubFile(repository, HUB_WEIGHTS, revision), licence, **known)
+def _clip(name: str, repository: str, size_bytes: int, sha256: str, revision: str = "main") -> KnownWeights:
+    return KnownWeights(name, "clip", HubFile(repository, HUB_WEIGHTS, revision), "MIT", size_bytes, sha256)
 
 
 _ENTRIES = (
@@ -125,36 +123,32 @@ _ENTRIES = (
         41_535_197,
         "cd8a49a945feda6d28c6304ae8ae85c2759ba1d78a5a83a22c5ce8db82ef7238",
     ),
-    _hub(
+    _clip(
         "ViT-B-32:openai",
         "timm/vit_base_patch32_clip_224.openai",
-        "MIT",
-        size_bytes=605_143_284,
-        sha256="e6d1bd7789aa45192b3bf90570a789b478bae1b74ebcce7eddd908e83a2b7c31",
-        revision="a6f597a30f7b82c51704746581f9a4e41421e878",
+        605_143_284,
+        "e6d1bd7789aa45192b3bf90570a789b478bae1b74ebcce7eddd908e83a2b7c31",
+        "a6f597a30f7b82c51704746581f9a4e41421e878",
     ),
-    _hub(
+    _clip(
         "ViT-B-16:openai",
         "timm/vit_base_patch16_clip_224.openai",
-        "MIT",
-        size_bytes=598_516_980,
-        sha256="4b8699299b1e8997753c64b052ba32031449d5d853f55a039148560ee02b820f",
-        revision="977e3dd0ec55ab8da155f2fbeb6b5f54948b6e3d",
+        598_516_980,
+        "4b8699299b1e8997753c64b052ba32031449d5d853f55a039148560ee02b820f",
+        "977e3dd0ec55ab8da155f2fbeb6b5f54948b6e3d",
     ),
-    _hub(
+    _clip(
         "ViT-L-14:openai",
         "timm/vit_large_patch14_clip_224.openai",
-        "MIT",
-        size_bytes=1_710_517_724,
-        sha256="9ce2e8a8ebfff3793d7d375ad6d3c35cb9aebf3de7ace0fc7308accab7cd207e",
+        1_710_517_724,
+        "9ce2e8a8ebfff3793d7d375ad6d3c35cb9aebf3de7ace0fc7308accab7cd207e",
     ),
-    _hub(
+    _clip(
         "ViT-B-32:laion2b_s34b_b79k",
         "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
-        "MIT",
-        size_bytes=605_143_316,
-        sha256="ac4f8c4b88af6d963118cbf40ad93176d092abbedfcb752601ae1866352656e6",
-        revision="1a25a446712ba5ee05982a381eed697ef9b435cf",
+        605_143_316,
+        "ac4f8c4b88af6d963118cbf40ad93176d092abbedfcb752601ae1866352656e6",
+        "1a25a446712ba5ee05982a381eed697ef9b435cf",
     ),
 )
 CATALOGUE: dict[str, KnownWeights] = {entry.name: entry for entry in _ENTRIES}
@@ -176,24 +170,20 @@ def known(name: str) -> KnownWeights:
     """
     if name in CATALOGUE:
         return CATALOGUE[name]
+    choices = list(CATALOGUE)
     model, colon, tag = name.partition(":")
-    if colon and model and tag:
-        return _from_open_clip(name, model, tag)
-    near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.3)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InvalidSetting(f"no weights are known as {name!r}", remedy=f"{hint}see `arr-stream models list`")
-
-
-def _from_open_clip(name: str, model: str, tag: str) -> KnownWeights:
-    with needed_by(f"looking up {name}"):
-        from open_clip.pretrained import get_pretrained_cfg, list_pretrained
-    repository, _, file_name = get_pretrained_cfg(model, tag).get("hf_hub", "").rpartition("/")
-    if not repository:
-        choices = [*CATALOGUE, *(":".join(pair) for pair in list_pretrained())]
-        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)
-        raise InvalidSetting(f"open_clip knows no weights {name!r} on the hub", remedy=f"did you mean {near[0]!r}?")
-    # A bare repository means open_clip's usual file, which the hub also has as safetensors.
-    return KnownWeights(name, "clip", HubFile(repository, file_name or HUB_WEIGHTS), "unknown")
+    if colon:
+        with needed_by(f"looking up {name}"):
+            from open_clip.pretrained import get_pretrained_cfg, list_pretrained
+        repository, _, file_name = get_pretrained_cfg(model, tag).get("hf_hub", "").rpartition("/")
+        if repository:
+            # A bare repository means open_clip's usual file, which the hub also has as safetensors.
+            return KnownWeights(name, "clip", HubFile(repository, file_name or HUB_WEIGHTS), "unknown")
+        choices += [":".join(pair) for pair in list_pretrained()]
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)
+    raise InvalidSetting(
+        f"no weights are known as {name!r}", remedy=f"did you mean {near[0]!r}? see `arr-stream models list`"
+    )
 
 
 def folder(setting: str = "auto") -> Path:
@@ -209,8 +199,7 @@ def folder(setting: str = "auto") -> Path:
 
 def place(weights: KnownWeights, models_folder: Path) -> Path:
     """Return the folder of one model's weights; it may not exist yet."""
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", weights.name.replace(":", "--"))
-    return models_folder / re.sub(r"^[.]*$|^[.]+", "_", safe)
+    return models_folder / weights.name.replace(":", "--")
 
 
 def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
