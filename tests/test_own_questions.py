@@ -63,16 +63,16 @@ def test_answers_that_mean_the_same(said: str, meant: str) -> None:
 def test_a_file_and_its_folder_are_read_alike(media: Path) -> None:
     path = _file(
         media,
-        "\ufeff" + _line(options=["yes", "no"], kind="colour", query=["red", "blue"]),
+        "\ufeff" + _line(options=["yes", "no"], query=["red", "blue"]),
         "",
         _line(picture=None, video="clip.mp4", answer=[2, "two of them"]),
     )
     (first, second), skipped = read_questions(path)
     assert ([first, second], skipped) == read_questions(media) and not skipped
     assert (first.line, first.source, first.video) == (1, media / "picture.png", None)
-    assert (first.options, first.answer, first.kind) == (("yes", "no"), ("yes",), "colour")
+    assert (first.options, first.answer) == (("yes", "no"), ("yes",))
     assert [query.label for query in first.queries] == ["red", "blue"]
-    assert (second.line, second.video, second.options, second.kind) == (3, "clip.mp4", (), None)
+    assert (second.line, second.video, second.options) == (3, "clip.mp4", ())
     assert [query.label for query in second.queries] == ["red"], "what the question names"
     assert second.is_right("Two.") and second.is_right("two of them") and not second.is_right("three")
 
@@ -96,7 +96,6 @@ def test_a_file_and_its_folder_are_read_alike(media: Path) -> None:
         (_line(options=["no", "perhaps"]), "expected `answer` among the options no, perhaps, found 'yes'"),
         (_line(options=["yes"]), "expected `options` that differ, two or more"),
         (_line(options=["yes", ""]), "`options` is no text"),
-        (_line(kind=["a", "b"]), "`kind` is no text"),
     ],
 )
 def test_a_line_that_is_not_as_it_should_be_is_told_by_its_number(media: Path, line: str, expected: str) -> None:
@@ -112,21 +111,16 @@ def test_bytes_that_are_no_text_spoil_their_line_alone(media: Path) -> None:
     assert [asked.line for asked in found] == [2] and [each.line for each in skipped] == [1]
 
 
-def _outcome(line: int, kind: str, right: bool, ms: float) -> Outcome:
-    return Outcome(line, kind, QUESTION, "25%", 10 * line, right, "", None, ms, 2 * ms)
-
-
-def test_the_table_counts_by_kind_and_in_all() -> None:
-    outcomes = [_outcome(1, "colour", True, 1), _outcome(2, "colour", False, 2), _outcome(3, "", True, 30)]
-    (table,) = AnswersReport("m", tuple(outcomes), ()).tables
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    assert [(row["kind"], row["questions"], row["tokens"], row["ms"], row["choosing"]) for row in rows] == [
-        ("all", 3, 20, 6, 2),
-        ("colour", 2, 15, 4, 2),
-        ("without", 1, 30, 90, 30),
+def test_the_table_counts_by_budget() -> None:
+    outcomes = [
+        Outcome(line, QUESTION, "25%", 10 * line, right, "", None, ms, 2 * ms)
+        for line, right, ms in ((1, True, 1), (2, False, 2), (3, True, 30))
     ]
-    assert [row["right"] for row in rows] == pytest.approx([2 / 3, 1 / 2, 1])
-    assert all(row["from"] < row["right"] <= row["to"] for row in rows)  # type: ignore[operator]
+    (table,) = AnswersReport("m", tuple(outcomes), ()).tables
+    (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert (row["questions"], row["tokens"], row["ms"], row["choosing"]) == (3, 20, 6, 2)
+    assert row["right"] == pytest.approx(2 / 3)
+    assert row["from"] < row["right"] < row["to"]  # type: ignore[operator]
 
 
 def _asked(run: Run, path: Path, model: Path, *arguments: object) -> tuple[int, dict[str, Any], str]:

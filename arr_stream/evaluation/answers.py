@@ -43,8 +43,7 @@ class Outcome:
     """One question with one budget.
 
     Args:
-        line: Line of the question.
-        kind, question: Kind and text of the question.
+        line, question: Line and text of the question.
         budget: As in `selection.budget`.
         tokens: Visual tokens in the model's memory at the question.
         right: The likeliest option is an answer or, where words count, the words are.
@@ -55,7 +54,6 @@ class Outcome:
     """
 
     line: int
-    kind: str
     question: str
     budget: str
     tokens: int
@@ -76,20 +74,12 @@ class AnswersReport(Report):
 
     @property
     def tables(self) -> tuple[ResultTable, ...]:
-        kinds = list(dict.fromkeys(each.kind for each in self.outcomes))
-        rows = []
-        for budget in dict.fromkeys(each.budget for each in self.outcomes):
-            asked = [each for each in self.outcomes if each.budget == budget]
-            rows.append(_row(budget, "all", asked))
-            if len(kinds) > 1:
-                rows += [
-                    _row(budget, kind or "without", [each for each in asked if each.kind == kind]) for kind in kinds
-                ]
+        budgets = dict.fromkeys(each.budget for each in self.outcomes)
         return (
             ResultTable(
                 f"Right answers of {self.model}",
-                ("budget", "kind", "questions", "right", "from", "to", "tokens", "ms", "choosing"),
-                tuple(rows),
+                ("budget", "questions", "right", "from", "to", "tokens", "ms", "choosing"),
+                tuple(_row(budget, [each for each in self.outcomes if each.budget == budget]) for budget in budgets),
                 "Right: of offered answers the likeliest, otherwise the words. From, to: 95% interval. Tokens: mean "
                 "number of visual tokens of the picture or video. ms: median from the first frame to the whole answer, "
                 "reading files left out; choosing: the time of the selection in it.",
@@ -97,13 +87,13 @@ class AnswersReport(Report):
         )
 
 
-def _row(budget: str, kind: str, outcomes: Sequence[Outcome]) -> tuple[Value, ...]:
+def _row(budget: str, outcomes: Sequence[Outcome]) -> tuple[Value, ...]:
     right = float(np.mean([outcome.right for outcome in outcomes]))
     tokens = round(float(np.mean([outcome.tokens for outcome in outcomes])))
     spent = round(float(np.median([outcome.choosing_ms + outcome.answering_ms for outcome in outcomes])))
     choosing = round(float(np.median([outcome.choosing_ms for outcome in outcomes])))
     low, high = wilson(right, len(outcomes))
-    return budget, kind, len(outcomes), right, low, high, tokens, spent, choosing
+    return budget, len(outcomes), right, low, high, tokens, spent, choosing
 
 
 def wilson(share: float, trials: int) -> tuple[float, float]:
@@ -214,7 +204,6 @@ def _ask(
         session.close()
     return Outcome(
         line=asked.line,
-        kind=asked.kind or "",
         question=asked.question,
         budget=budget,
         tokens=answer.visual_tokens,

@@ -1,7 +1,7 @@
 """The user's own questions: JSON lines, each with a picture or a video, a question, and the right answer.
 
     {"picture": "yard.jpg", "question": "What colour is the gate?", "options": ["red", "green"], "answer": "green"}
-    {"video": "door.mp4", "question": "How many people went in?", "answer": ["3", "three people"], "kind": "count"}
+    {"video": "door.mp4", "question": "How many people went in?", "answer": ["3", "three people"]}
 
 Paths are relative to the file's folder. Invalid lines are reported by number and skipped.
 """
@@ -43,7 +43,7 @@ class Question(BaseModel):
     """Question about a picture or a video: a line of the file, with its number and the path of the media.
 
     `options` are the possible answers, empty for a question to answer in words; `answer` the right ones, among the
-    options if there are any; `kind` the group for the counts; `query` the queries, if not what the question names.
+    options if there are any; `query` the queries, if not what the question names.
     """
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
@@ -53,7 +53,6 @@ class Question(BaseModel):
     question: _Text
     options: _Texts = ()
     answer: Annotated[_Texts, Field(min_length=1)]
-    kind: _Text | None = None
     query: _Texts = ()
     line: int = 0
     source: Path = Path()
