@@ -23,7 +23,8 @@ def placed(stamps: list[Stamp], *, fps: float | None = 10.0) -> tuple[list[float
     """Times in tenths of a second, the length of a tick."""
     stats = SourceStats()
     clock = Clock(Fraction(1, 10), fps, stats)
-    return [round(seconds * 10, 6) for seconds, _ in clock.times(stamps)], stats
+    times = clock.times(stamps)  # type: ignore[arg-type]
+    return [round(seconds * 10, 6) for seconds, _ in times], stats
 
 
 def pts(*ticks: int | None) -> list[Stamp]:

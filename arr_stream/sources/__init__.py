@@ -5,8 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from arr_stream.errors import NoVideoStream
+from arr_stream.extras import need
 from arr_stream.sources.base import Job, Matrix, Reading, Source, SourceInfo, SourceKind, SourceStats
-from arr_stream.sources.locate import files_of, public_name
+from arr_stream.sources.locate import (
+    content_of,
+    is_glob,
+    is_picture,
+    local_spec,
+    pictures_of,
+    public_name,
+    require_file,
+)
 
 __all__ = ["Source", "SourceInfo", "SourceKind", "SourceStats", "open_source"]
 
@@ -31,13 +40,10 @@ def open_source(
     Args:
         spec: A file, a folder, a glob, or a `file://` URL.
         video_stream: Number of the video stream, from 0; None for the first.
-        start_seconds: Begin with the first frame at or after this time.
-        end_seconds: End before this time.
+        start_seconds, end_seconds: Begin with the first frame at or after the start; end before the end.
         stride: Every Nth frame from there.
         max_frames: Largest number of frames.
-        max_pixels: Refuse frames with more pixels.
-        untagged_matrix: Matrix of video that names none; `auto` is BT.709 for HD and BT.601 below.
-        stop_at_damage: End at the first packet or picture that cannot be decoded, instead of skipping it.
+        max_pixels, untagged_matrix, stop_at_damage: As in the settings of `source`.
 
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`.
@@ -51,11 +57,21 @@ def open_source(
         stride=stride,
         max_frames=max_frames,
     )
-    name = public_name(str(spec))
-    paths, folder, pictures, left_out = files_of(spec)
+    text, name = local_spec(spec), public_name(str(spec))
+    path = Path(text)
+    named: Path | None = path
+    if path.is_dir() or is_glob(text):
+        paths, left_out = pictures_of(text)
+        pictures, named = True, path if path.is_dir() else None
+    else:
+        require_file(path, name)
+        content = content_of(path)
+        if content == "heif":
+            need("pillow_heif", f"{name}: HEIF")
+        paths, left_out, pictures = [path], [], content == "animation" or is_picture(path)
     if pictures and video_stream:
         raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
-    job = Job(paths, name, pictures, folder, left_out, reading, max_pixels, untagged_matrix, stop_at_damage)
+    job = Job(paths, name, named, left_out, reading, max_pixels, untagged_matrix, stop_at_damage)
     if pictures:
         from arr_stream.sources.images import ImagesSource
 

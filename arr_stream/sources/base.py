@@ -231,14 +231,12 @@ class Job:
     Args:
         paths: The media file, or the pictures, at least one.
         name: Name of the source in records and messages.
-        pictures: Read them as pictures.
         folder: The file or folder that was named; None for a glob.
         left_out: Files of the folder or glob that are not read.
     """
 
     paths: Sequence[Path]
     name: str
-    pictures: bool
     folder: Path | None
     left_out: Sequence[Path]
     reading: Reading

@@ -6,24 +6,12 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Protocol, TypeVar
+
+from av.video.frame import VideoFrame
 
 from arr_stream.sources.base import SourceStats
 
 _FALLBACK_STEP_SECONDS = Fraction(1, 30)
-
-
-class Stamped(Protocol):
-    """Picture with its presentation and decoding time in ticks, either of which may be missing."""
-
-    @property
-    def pts(self) -> int | None: ...
-
-    @property
-    def dts(self) -> int | None: ...
-
-
-P = TypeVar("P", bound=Stamped)
 
 
 class Clock:
@@ -61,7 +49,7 @@ class Clock:
         self._last: float | None = None
         self._last_ticks: int | None = None
 
-    def times(self, pictures: Iterable[P]) -> Iterator[tuple[float, P]]:
+    def times(self, pictures: Iterable[VideoFrame]) -> Iterator[tuple[float, VideoFrame]]:
         """Yield each picture with its time in seconds from the first; times never decrease, no picture is dropped."""
         for picture in pictures:
             ticks = self._ticks_of(picture)
@@ -73,7 +61,7 @@ class Clock:
             self._last = placed
             yield placed * self._tick.numerator / self._tick.denominator, picture
 
-    def _ticks_of(self, picture: Stamped) -> int | None:
+    def _ticks_of(self, picture: VideoFrame) -> int | None:
         ticks = picture.dts if self._by_dts or picture.pts is None else picture.pts
         if ticks is not None and self._last_ticks is not None and ticks < self._last_ticks:
             self._stats.backward_jumps += 1
@@ -113,8 +101,8 @@ class ArrivalClock:
     """
 
     def __init__(self) -> None:
-        self._last: float | None = None
-        self._last_arrival = 0.0
+        self._last = 0.0
+        self._last_arrival: float | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -129,27 +117,15 @@ class ArrivalClock:
             own_seconds: The source's time, on any clock; None if the source gives none.
             arrival_seconds: Time of arrival, on a clock that never goes back.
         """
-        placed = None if own_seconds is None else self._by_own(own_seconds, arrival_seconds)
-        if placed is None:
-            placed = self._by_arrival(arrival_seconds)
+        passed = 0.0 if self._last_arrival is None else arrival_seconds - self._last_arrival
+        step = None if own_seconds is None or self._last_own is None else own_seconds - self._last_own
+        if own_seconds is not None and step is not None and -_JUMP_SECONDS <= step <= passed + _JUMP_SECONDS:
+            self._last = max(own_seconds + self._shift, self._last)
+        else:
+            self._last += max(0.0, passed)
             if own_seconds is not None:
-                self._shift = placed - own_seconds
+                self._shift = self._last - own_seconds
         if own_seconds is not None:
             self._last_own = own_seconds
-        self._last = placed if self._last is None else max(placed, self._last)
         self._last_arrival = arrival_seconds
         return self._last
-
-    def _by_arrival(self, arrival_seconds: float) -> float:
-        if self._last is None:
-            return 0.0
-        return self._last + max(0.0, arrival_seconds - self._last_arrival)
-
-    def _by_own(self, own_seconds: float, arrival_seconds: float) -> float | None:
-        """Return the time by the source's clock; None if that is new or has changed."""
-        if self._last_own is None:
-            return None
-        step = own_seconds - self._last_own
-        if step < -_JUMP_SECONDS or step - (arrival_seconds - self._last_arrival) > _JUMP_SECONDS:
-            return None
-        return own_seconds + self._shift

@@ -7,12 +7,12 @@ import glob
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 from unicodedata import category
 from urllib.parse import unquote, urlsplit
 
 from arr_stream.errors import NoImages, NotAMediaFile, SourceNotFound
-from arr_stream.extras import need, remedy_for
+from arr_stream.extras import remedy_for
 
 _PICTURE_SUFFIXES = {".bmp", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 """Endings of files read as pictures if their first bytes are inconclusive."""
@@ -69,41 +69,6 @@ def local_spec(spec: str | Path) -> str:
 
 
 _LIVE_CALL = "arr_stream.live.live_stream.LiveStream"
-
-
-class Files(NamedTuple):
-    """Files that the user named.
-
-    Args:
-        paths: The files to read.
-        named: The file or folder that was named; None for a glob.
-        pictures: Pillow reads them, not FFmpeg.
-        left_out: Files of the folder or glob that are not read.
-    """
-
-    paths: list[Path]
-    named: Path | None
-    pictures: bool
-    left_out: list[Path]
-
-
-def files_of(spec: str | Path) -> Files:
-    """Find the files to read.
-
-    Raises:
-        SourceError: See `local_spec`, `pictures_of` and `require_file`.
-        BackendUnavailable: It is HEIF, and the package that reads it is not installed.
-    """
-    text = local_spec(spec)
-    path, name = Path(text), public_name(str(spec))
-    if path.is_dir() or is_glob(text):
-        pictures, left_out = pictures_of(text)
-        return Files(pictures, path if path.is_dir() else None, True, left_out)
-    require_file(path, name)
-    content = content_of(path)
-    if content == "heif":
-        need("pillow_heif", f"{name}: HEIF")
-    return Files([path], path, content == "animation" or is_picture(path), [])
 
 
 def content_of(path: Path) -> Content:

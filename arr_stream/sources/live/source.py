@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +16,6 @@ from arr_stream.types import Frame
 RETRY_SECONDS = 0.5
 """Pause before the second attempt to reopen a source; each further one is doubled."""
 LONGEST_RETRY_SECONDS = 2.0
-_JITTER = 0.2
 _CLOSE_SECONDS = 5.0
 
 
@@ -157,7 +155,7 @@ class LiveSource(Source):
             self._tell("reconnecting", problem.message, attempt=attempt, next_retry_seconds=pause_seconds or None)
             with self._reading:
                 self._disconnect()
-            if self._interrupt.wait(pause_seconds * random.uniform(1 - _JITTER, 1)):
+            if self._interrupt.wait(pause_seconds):
                 return None
             if pause_seconds:
                 self._tell("reconnecting", problem.message, attempt=attempt)
