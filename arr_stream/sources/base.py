@@ -146,18 +146,14 @@ class Reading(BaseModel):
 
     def expected(self, total: int | None, fps: float | None) -> int | None:
         """Return the approximate number of `total` frames at `fps` in this range; None if unknown."""
-        count = total
-        if self.start_seconds or self.end_seconds is not None:
-            if fps is None:
-                return self.max_frames
-            first = math.ceil((self.start_seconds or 0.0) * fps - 1e-3)
-            last = math.inf if self.end_seconds is None else math.ceil(self.end_seconds * fps - 1e-3)
-            last = min(last, math.inf if total is None else total)
-            count = None if math.isinf(last) else max(0, int(last) - first)
-        if count is None:
-            return self.max_frames
-        count = -(-count // self.stride)
-        return count if self.max_frames is None else min(count, self.max_frames)
+        count = math.inf if total is None else total
+        if fps is None and (self.start_seconds or self.end_seconds is not None):
+            count = math.inf
+        elif fps is not None:
+            end_frames = math.inf if self.end_seconds is None else self.end_seconds * fps
+            count = max(0.0, min(count, end_frames) - (self.start_seconds or 0.0) * fps)
+        count = min(count / self.stride, math.inf if self.max_frames is None else self.max_frames)
+        return None if math.isinf(count) else math.ceil(count - 1e-3)
 
     def nothing(self, name: str, duration_seconds: float | None) -> NothingInRange:
         """Return the error for a source that has no frame in this range."""

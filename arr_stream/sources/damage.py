@@ -72,12 +72,7 @@ class DamageLog:
         self._leading_until: int | None = None
 
     def sending(self, packet: Packet[VideoStream], *, incomplete: bool) -> None:
-        """Note a packet before it is decoded.
-
-        Args:
-            packet: The packet.
-            incomplete: Some of its data are missing.
-        """
+        """Note a packet before it is decoded; `incomplete` if some of its data are missing."""
         ticks = _ticks(packet)
         ticket = Ticket(self._sent, packet.is_keyframe, ticks, packet.is_discard)
         self._sent += 1
@@ -131,11 +126,7 @@ class DamageLog:
         self._begun |= not picture.is_corrupt
 
     def missing(self, *, every: bool) -> list[Ticket]:
-        """Return the packets whose pictures should have come by the end.
-
-        Args:
-            every: The decoder is known to have broken off, so none of them is a hidden frame.
-        """
+        """Return the packets whose pictures should have come by the end; all if the decoder broke off (`every`)."""
         # PyAV does not always report that the decoder breaks off while it is drained.
         every = every or (self._received > 2 * _MOST_REORDERED and not self._hides)
         lost = [ticket for ticket in self.pending if ticket.unreliable or (every and not ticket.hidden)]

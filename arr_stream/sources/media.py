@@ -50,14 +50,10 @@ class Media:
 
 
 def open_media(path: Path, name: str) -> Media:
-    """Open a file, and nothing but this file.
+    """Open a file, and nothing but this file; `name` is for messages.
 
     FFmpeg reads through the given file handle and is allowed no protocol at all, so that a playlist or a container with
     references cannot reach another file or an address.
-
-    Args:
-        path: The file.
-        name: Its name in messages.
 
     Raises:
         NotAMediaFile: FFmpeg cannot open it, or the file is not readable.

@@ -102,7 +102,9 @@ class Decoding:
         """Yield pictures; see `Connection.pictures`."""
         last_picture = time.monotonic()
         for packet in self._packets():
-            self._wait_for(packet)
+            ticks = None if packet is None else packet.pts if packet.dts is None else packet.dts
+            if self._pace is not None and packet is not None and ticks is not None and packet.time_base:
+                self._pace.wait_until(float(ticks * packet.time_base))
             captured_seconds = time.monotonic()
             for picture in self._decoded(packet, captured_seconds):
                 arrived = self._arrived(picture, captured_seconds)
@@ -116,12 +118,6 @@ class Decoding:
                 )
         if not self._interrupt.stopped and not self._ends(self._last_own):
             raise self._problem(av.error.EOFError(0, "the stream has ended"))
-
-    def _wait_for(self, packet: Packet[VideoStream] | None) -> None:
-        if self._pace is not None and packet is not None:
-            ticks = packet.pts if packet.dts is None else packet.dts
-            if ticks is not None and packet.time_base:
-                self._pace.wait_until(float(ticks * packet.time_base))
 
     def _packets(self) -> Iterator[Packet[VideoStream] | None]:
         """Yield packets of the video as they arrive, then None to drain the decoder; ends early when stopped."""
