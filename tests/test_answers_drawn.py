@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from arr_stream.config import VideoSettings
 from arr_stream.draw.annotate import AnnotatedVideo
-from arr_stream.draw.caption import Caption, reading_seconds
-from arr_stream.draw.overlay import ANSWERED, draw_answered
+from arr_stream.draw.overlay import ANSWERED, Caption, draw_answered, reading_seconds
 from arr_stream.draw.typeface import band_px, font_px
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import ByteArray, Frame, Grid

@@ -16,10 +16,10 @@ import arr_stream
 from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, Outcome
 from arr_stream.errors import ConsumerFailed, DiskFull, OutputUnwritable
+from arr_stream.files import LineFile
 from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
-from arr_stream.records.line_file import LineFile
 from arr_stream.run import run as run_stream
 from arr_stream.types import Frame
 from tests.fault_helpers import QUICK, clip, decoded, ended, finished, lines, running, small_disk, until

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from arr_stream.config import Settings
-from arr_stream.draw.report import Report
-from arr_stream.draw.statistics import RunStatistics
+from arr_stream.draw.report import Report, RunStatistics
 from arr_stream.errors import OutputExists
 from arr_stream.patch_set import Answer, Feeding
 from tests.choices import FED, answer_on, choose, frames_of

@@ -10,9 +10,8 @@ from PIL import Image, ImageOps
 from arr_stream.config import Settings, VideoSettings
 from arr_stream.consumer import Outcome
 from arr_stream.draw import typeface
-from arr_stream.draw.caption import Caption, Strip
 from arr_stream.draw.mp4 import Mp4Writer
-from arr_stream.draw.overlay import draw_box, draw_objects, draw_patches
+from arr_stream.draw.overlay import Caption, Strip, draw_box, draw_objects, draw_patches
 from arr_stream.draw.views import check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
 from arr_stream.files import make_parent, prepare_output

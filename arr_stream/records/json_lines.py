@@ -15,9 +15,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from arr_stream.consumer import Outcome
 from arr_stream.errors import EvaluationDataError
-from arr_stream.files import prepare_output
+from arr_stream.files import LineFile, prepare_output
 from arr_stream.patch_set import PatchSet
-from arr_stream.records.line_file import LineFile
 from arr_stream.records.schema import (
     VOLATILE,
     AnswerRecord,
