@@ -105,7 +105,7 @@ def fetched(address: str, storage: Mapping[str, Any], *, folder: Path, max_bytes
 
     Raises:
         SourceTooLarge: The file is larger than `max_bytes`.
-        ConnectionFailed: It arrived incomplete, or changed meanwhile.
+        ConnectionFailed: It arrived incomplete.
         DiskFull, OutputUnwritable: The copy cannot be written.
         ArrStreamError: As `identity`.
     """
@@ -132,19 +132,17 @@ def _copy(fs: Any, path: str, address: str, copy: Path, max_bytes: int) -> None:
                 remedy="raise source.remote_max_bytes",
             )
 
-    before = _identity(fs, path, address)
-    check(before.get("size", 0), 0)
+    size = _identity(fs, path, address).get("size")
+    check(size or 0, 0)
     try:
         fs.get_file(path, str(copy), callback=Callback(hooks={"check": check}))
     except OSError as exc:
         if isinstance(full := output_error(exc, copy), DiskFull):
             raise full from exc
         raise
-    arrived, size = copy.stat().st_size, before.get("size")
+    arrived = copy.stat().st_size
     if size is not None and arrived != size:
         raise ConnectionFailed(f"{redact_url(address)}: {arrived} of {size} bytes arrived", remedy="try again")
-    if _identity(fs, path, address) != before:
-        raise ConnectionFailed(f"{redact_url(address)}: was changed while it was read", remedy="try again")
 
 
 def _open(address: str, storage: Mapping[str, Any]) -> tuple[str, Any, str]:
@@ -173,7 +171,7 @@ def _open(address: str, storage: Mapping[str, Any]) -> tuple[str, Any, str]:
 
 
 def _options(scheme: str, storage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as fsspec takes them: dotted keys nested, `true` and `false` as booleans; refuse secrets."""
+    """Return options as fsspec takes them, `true` and `false` as booleans; refuse secrets."""
     options: dict[str, Any] = {"use_listings_cache": False}
     if scheme in _WEB:
         with needed_by("http://"):
@@ -186,11 +184,7 @@ def _options(scheme: str, storage: Mapping[str, Any]) -> dict[str, Any]:
                 f"--storage {key}=***: credentials are no options",
                 remedy="put them into the environment, such as AWS_ACCESS_KEY_ID, or a profile",
             )
-        place = options
-        *outer, last = key.split(".")
-        for name in outer:
-            place = place.setdefault(name, {})
-        place[last] = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+        options[key] = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
     return options
 
 
