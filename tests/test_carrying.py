@@ -5,10 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,6 @@ from PIL import Image
 
 from arr_stream.config import Settings
 from arr_stream.errors import ServerFailed
-from arr_stream.records.json_lines import read_answers
 from arr_stream.types import Frame
 from arr_stream.vlm import ModelSession, make_session
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells, carried
@@ -160,30 +156,3 @@ def test_a_server_that_no_longer_places_cells_is_noticed() -> None:
         with pytest.raises(ServerFailed, match="it took cells for whole pictures; start it with arr-stream's plugin"):
             session.ask("what?")
         session.close()
-
-
-@pytest.mark.slow
-def test_the_command_line_says_which_way_and_records_tell_what_was_cached(tmp_path: Path) -> None:
-    records = tmp_path / "records.jsonl"
-    command = [
-        sys.executable,
-        "-m",
-        "arr_stream",
-        "ask",
-        "sample_videos/shapes.mp4",
-        "what is it?",
-        "--end",
-        "0.65",
-    ]
-    with FakeServer(answers(cached=5), places=True) as server:
-        told = subprocess.run(
-            [*command, "--endpoint", server.url, "--model", "m", "--patches", str(records)],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    assert told.returncode == 0, told.stderr
-    assert "a bus" in told.stdout and "sent as cells at their true places" in told.stderr
-    [answer] = read_answers(records)
-    assert answer.cached_tokens == 5

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from arr_stream.vlm.server.chat import ChatServer, Endpoint
 from arr_stream.vlm.server.packing import pack
 from tests.choices import choose
 from tests.fake_server import Behaviour, Exchange, FakeServer, body, hangs, piece, says, status
+from tests.live_fakes import wait_until
 from tests.tiny_qwen import load_tiny, picture
 
 KEY = "sk-very-secret-0123456789"
@@ -441,7 +442,7 @@ def test_closing_calls_off_what_another_thread_asks() -> None:
     with FakeServer(hangs()) as server, session(server.url) as watching:
         asking = threading.Thread(target=wait, args=(watching,))
         asking.start()
-        until(lambda: bool(server.requests), 5.0)
+        wait_until(lambda: server.requests, 5.0)
         watching.close()
         watching.close()
         asking.join(2)
@@ -463,7 +464,7 @@ def serving(folder: Path, log: Path) -> Iterator[str]:
     with log.open("wb") as out:
         server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
         try:
-            until(lambda: server.poll() is not None or healthy(port), 90.0)
+            wait_until(lambda: server.poll() is not None or healthy(port), 90.0)
             assert server.poll() is None, log.read_text()
             yield f"http://127.0.0.1:{port}/v1"
         finally:
@@ -473,12 +474,6 @@ def serving(folder: Path, log: Path) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
-
-
-def until(condition: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
 
 
 def healthy(port: int) -> bool:
