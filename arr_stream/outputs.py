@@ -12,15 +12,12 @@ from arr_stream.errors import SourceNotFound
 from arr_stream.records.json_lines import Records
 from arr_stream.records.provenance import Provenance, Question, provenance_of
 from arr_stream.records.schema import Header
-from arr_stream.relevance.query import RegionQuery
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Stream
 
 
 def annotated_video(stream: Stream, path: Path, *, view: str = "patches", force: bool = False) -> AnnotatedVideo:
     """Return a consumer that writes a stream's annotated video, without sound."""
-    region = next((query for query in stream.queries if isinstance(query, RegionQuery)), None)
-    x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
     return AnnotatedVideo(
         path,
         size_wh=stream.source.info.size_wh,
@@ -30,8 +27,6 @@ def annotated_video(stream: Stream, path: Path, *, view: str = "patches", force:
         force=force,
         start_seconds=stream.start_seconds,
         asked=stream.asked,
-        region_xyxy=(x, y, x + w, y + h) if region is not None else None,
-        region_at_seconds=region.at_seconds if region is not None else 0.0,
     )
 
 

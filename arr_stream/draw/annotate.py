@@ -9,9 +9,8 @@ from PIL import Image, ImageOps
 
 from arr_stream.config import Settings, VideoSettings
 from arr_stream.consumer import Outcome
-from arr_stream.draw import typeface
 from arr_stream.draw.mp4 import Mp4Writer
-from arr_stream.draw.overlay import Caption, Strip, draw_box, draw_objects, draw_patches
+from arr_stream.draw.overlay import Caption, Strip, draw_objects, draw_patches
 from arr_stream.draw.views import check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
 from arr_stream.files import make_parent, prepare_output
@@ -23,7 +22,6 @@ from arr_stream.types import ByteArray, Frame
 
 _SUFFIXES = (".mp4", ".m4v", ".mov")
 _USUAL_FPS = 25.0
-_REGION_SHOWN_SECONDS = 1.5
 
 
 class Annotator:
@@ -32,33 +30,19 @@ class Annotator:
     Args:
         view: View to show, see `arr_stream.draw.views`; may be changed at any time.
         asked: The queries, for the strip.
-        region_xyxy: A query's region in source pixels, shown briefly from `region_at_seconds`.
 
     Raises:
         InvalidSetting: There is no such view.
     """
 
-    def __init__(
-        self,
-        view: str = "patches",
-        *,
-        asked: str | None = None,
-        region_xyxy: tuple[float, float, float, float] | None = None,
-        region_at_seconds: float = 0.0,
-    ) -> None:
+    def __init__(self, view: str = "patches", *, asked: str | None = None) -> None:
         self.view = check_view(view)
         self.caption = Caption()
-        self.ask(asked, region_xyxy, region_at_seconds)
+        self.ask(asked)
 
-    def ask(
-        self,
-        asked: str | None,
-        region_xyxy: tuple[float, float, float, float] | None = None,
-        region_at_seconds: float = 0.0,
-    ) -> None:
+    def ask(self, asked: str | None) -> None:
         """Replace the queries."""
         self._strip = Strip(asked)
-        self._region, self._region_at = region_xyxy, region_at_seconds
 
     def update(self, patches: PatchSet) -> None:
         """Note the answers that came with a frame; call once a frame, before it is drawn."""
@@ -77,10 +61,6 @@ class Annotator:
             picture = draw_patches(resized(frame.rgb, size_wh), patches)
         else:
             picture = resized(render(self.view, frame, patches), size_wh)
-        if self._region and 0 <= frame.pts_seconds - self._region_at < _REGION_SHOWN_SECONDS:
-            scale_x, scale_y = size_wh[0] / frame.size_wh[0], size_wh[1] / frame.size_wh[1]
-            x0, y0, x1, y1 = self._region
-            draw_box(picture, (x0 * scale_x, y0 * scale_y, x1 * scale_x, y1 * scale_y), typeface.WHITE)
         draw_objects(picture, patches.objects)
         self.caption.draw_marks(picture, patches)
         return picture
@@ -104,7 +84,7 @@ class AnnotatedVideo:
         settings: Quality, and the brightness of the rest.
         force: Replace an existing file.
         start_seconds: Time of the source that is 0.0 in the output.
-        view, asked, region_xyxy, region_at_seconds: See `Annotator`.
+        view, asked: See `Annotator`.
 
     Raises:
         InvalidSetting: There is no such view.
@@ -123,11 +103,9 @@ class AnnotatedVideo:
         force: bool = False,
         start_seconds: float = 0.0,
         asked: str | None = None,
-        region_xyxy: tuple[float, float, float, float] | None = None,
-        region_at_seconds: float = 0.0,
     ) -> None:
         self._settings = settings or Settings().video
-        self._annotator = Annotator(view, asked=asked, region_xyxy=region_xyxy, region_at_seconds=region_at_seconds)
+        self._annotator = Annotator(view, asked=asked)
         if Path(path).suffix.lower() not in _SUFFIXES:
             raise OutputUnwritable(
                 f"{path}: videos are written as MP4", remedy=f"end the name in {', '.join(_SUFFIXES)}"

@@ -71,14 +71,6 @@ def stroke_px(height: int) -> int:
     return max(1, round(height / 400))
 
 
-def draw_box(picture: ByteArray, xyxy: tuple[float, float, float, float], colour: Colour) -> None:
-    """Draw a query's region, in place: a frame with a dark edge, readable on any ground."""
-    stroke = stroke_px(picture.shape[0])
-    x0, y0, x1, y1 = (round(side) for side in xyxy)
-    cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), (20, 20, 20), stroke + 2)
-    cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), colour, stroke)
-
-
 def draw_objects(picture: ByteArray, objects: Sequence[DetectedObject]) -> None:
     """Mark detected objects, in place: a fine frame with the class and the number."""
     height, width = picture.shape[:2]

@@ -266,15 +266,13 @@ class LiveWindow:
     def _without_region(self) -> list[Query]:
         return [query for query in self._stream.queries if not isinstance(query, RegionQuery)]
 
-    def _ask(self, queries: Sequence[Query], marked_xyxy: tuple[float, float, float, float] | None = None) -> None:
-        """Set the queries; a region that the user has just marked is shown for a moment."""
+    def _ask(self, queries: Sequence[Query]) -> None:
         try:
             self._stream.ask(*queries)
         except ArrStreamError as exc:
             self._say(str(exc))
             return
-        at_seconds = self._shown.frame.pts_seconds if self._shown is not None else 0.0
-        self._annotator.ask(self._stream.asked, marked_xyxy, at_seconds)
+        self._annotator.ask(self._stream.asked)
         for notice in self._stream.query_notices.values():
             self._say(notice)
 
@@ -302,4 +300,4 @@ class LiveWindow:
             for axis, (window_px, frame_px) in enumerate(zip(self._drawn[1], frame_wh, strict=True))
         )
         if min(x1 - x0, y1 - y0) >= max(1.0, _LEAST_DRAG_PX / self._scale):
-            self._ask([*self._without_region(), RegionQuery((x0, y0, x1 - x0, y1 - y0))], (x0, y0, x1, y1))
+            self._ask([*self._without_region(), RegionQuery((x0, y0, x1 - x0, y1 - y0))])
