@@ -40,15 +40,6 @@ def test_any_text_is_a_query_unless_blank(text: str) -> None:
         assert notice is not None and word in notice
 
 
-@given(
-    st.lists(st.sampled_from(["red", "left", "car", '"', "“", "”", "'", "‘", "’", "«", "stop", ",", " "]), min_size=1)
-)
-def test_stray_quotes_never_fail(parts: list[str]) -> None:
-    text = " ".join(parts)
-    if text.strip():
-        assert parse_text(text).text == text
-
-
 def test_notice_names_every_unknown_word_once() -> None:
     query = parse_text("find the red SHED and a fence near the other shed")
     assert query.unknown_words == ("shed", "fence", "near", "other")
@@ -120,8 +111,6 @@ def test_words_narrow_other_kinds_and_widen_each_other() -> None:
     both = text_relevance(parse_text('"stop" "exit" red'), rgb, words=[stop, exit_])
     assert both[25, 40] > 0.9 and both[3, 5] > 0.9 and both[3, 60] == 0
     assert not text_relevance(parse_text('"stop" blue'), rgb, words=[stop]).any()
-    with pytest.raises(ValueError, match="0 word maps for 1 words"):
-        text_relevance(parse_text('"stop"'), rgb)
 
 
 # ---- regions
@@ -217,25 +206,6 @@ def test_unreadable_examples(tmp_path: Path) -> None:
     (tmp_path / "cut.png").write_bytes((tmp_path / "whole.png").read_bytes()[:2000])
     with pytest.raises(QueryUnreadable):
         load_example(tmp_path / "cut.png")
-
-
-@pytest.mark.parametrize("suffix", ["png", "jpeg", "webp", "gif", "tiff"])
-@pytest.mark.filterwarnings("ignore")
-def test_damaged_examples_are_read_or_refused_and_nothing_else(tmp_path: Path, suffix: str) -> None:
-    Image.fromarray(_picture(20, 20)).save(tmp_path / f"whole.{suffix}")
-    whole = (tmp_path / f"whole.{suffix}").read_bytes()
-    random = np.random.default_rng(3)
-    refused = 0
-    for _ in range(150):
-        damaged = bytearray(whole)
-        for place in random.integers(0, min(len(damaged), 400), 4):
-            damaged[place] = random.integers(256)
-        (tmp_path / "damaged").write_bytes(damaged)
-        try:
-            load_example(tmp_path / "damaged", max_pixels=1_000_000)
-        except QueryUnreadable:
-            refused += 1
-    assert refused
 
 
 def test_formats_that_run_other_programs_are_refused(tmp_path: Path) -> None:

@@ -56,13 +56,11 @@ def text_relevance(
             None if it names no object.
 
     Raises:
-        ValueError: The query needs motion or words, and they are missing.
+        ValueError: The query needs motion, and it is missing.
     """
     hw = picture_hw(rgb)
     if not query.terms and meaning is None:
         return zeros(rgb, hw)
-    if len(words) != len(query.words):
-        raise ValueError(f"{len(words)} word maps for {len(query.words)} words to read")
     seen = objects if meaning is None else meaning
     kinds = [
         _coloured_places(query.terms, rgb) if seen is None else seen,

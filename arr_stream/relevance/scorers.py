@@ -186,20 +186,7 @@ def claim(sample: Sample, weights: ScoringSettings) -> Array:
     return namespace(looked).maximum(looked, weights.history * sample["attention_history"])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Balance:
-    """Scores of N places and their parts.
-
-    Args:
-        score: `[N]` in [0, 1].
-        by_scorer: `[3, N]` contribution of information, perspective and participation to the score, in this order.
-    """
-
-    score: Array
-    by_scorer: Array
-
-
-def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSettings) -> Balance:
+def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSettings) -> tuple[Array, Array]:
     """Score places from the three scorers.
 
     score = c * focus + (1 - c) * diversify, where w are the weights
@@ -219,6 +206,10 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
         answered: Highest relevance on this frame, in [0, 1]; 0 without a query or another claim. On a device, it is a
             tensor; this function does not wait for it.
         weights: Weights of the parts.
+
+    Returns:
+        `[N]` scores in [0, 1], and `[3, N]` the contribution of information, perspective and participation to them, in
+        this order.
     """
     commitment = weights.commitment * answered**weights.commitment_power
     known, (seen, standing) = information(sample, weights), perspective(sample, weights)
@@ -233,7 +224,7 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
             commitment * focus,
         ]
     )
-    return Balance(by_scorer.sum(0).clip(0, 1), by_scorer)
+    return by_scorer.sum(0).clip(0, 1), by_scorer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,9 +279,9 @@ def score_cells(
     """Score every cell; see `cell_sample`. `planes` include `SCORED_CHANNELS`."""
     table = cell_table(Texture(texture_wh, dict(planes)))
     sample, answered = cell_sample(table, relevance, figure, change, weights)
-    balance = balance_tensions(sample, answered, weights)
-    scorer = namespace(table).argmax(balance.by_scorer, 0)
-    return CellScores(without_others(balance.score, relevance), scorer, sample["saliency"], sample["gaze"])
+    score, by_scorer = balance_tensions(sample, answered, weights)
+    scorer = namespace(table).argmax(by_scorer, 0)
+    return CellScores(without_others(score, relevance), scorer, sample["saliency"], sample["gaze"])
 
 
 def without_others(score: Array, relevance: QueryRelevance) -> Array:

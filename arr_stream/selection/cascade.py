@@ -86,13 +86,6 @@ def mean_of_region(values: FloatArray, regions: Regions) -> FloatArray:
     return means
 
 
-def scored_most(cells: int, regions: int, tokens: int) -> int:
-    """Return the most cells to score one by one: an eighth of the grid less the regions, or half as many again as the
-    tokens."""
-    room = cells // SAVING - regions
-    return room if room >= tokens else min(cells, tokens + tokens // 2)
-
-
 def candidates(
     regions: Regions,
     region_score: FloatArray,
@@ -175,21 +168,24 @@ def score_cascaded(
         words=words,
         change=None if change is None else replace(change, cells=best_of_region(change.cells, regions)),
     )
-    region_score = balance_tensions(of_regions, answered, weights).score
+    region_score, _ = balance_tensions(of_regions, answered, weights)
+    # An eighth of the grid less the regions, or half as many again as the tokens if that is more.
+    room = len(table) // SAVING - len(regions.sizes)
+    most = room if room >= tokens else min(len(table), tokens + tokens // 2)
     cells = candidates(
         regions,
         region_score,
         all_cells.relevance,
         to_numpy(texture.cells([_EDGE_DISTANCE])[0]).ravel(),
         tokens=tokens,
-        most=scored_most(len(table), len(regions.sizes), tokens),
+        most=most,
         skip=None if skip is None else skip.ravel(),
     )
-    balance = balance_tensions(all_cells.at(cells), answered, weights)
+    best_score, by_scorer = balance_tensions(all_cells.at(cells), answered, weights)
     score = (region_score * 0.5)[regions.member]
-    score[cells] = balance.score
+    score[cells] = best_score
     scorer = np.full(len(score), SCORERS.index("coverage"), np.int32)
-    scorer[cells] = balance.by_scorer.argmax(axis=0)
+    scorer[cells] = by_scorer.argmax(axis=0)
     looked_at = np.zeros(len(score), bool)
     looked_at[cells] = True
     scores = CellScores(without_others(score, relevance), scorer, all_cells["saliency"], all_cells["gaze"])

@@ -190,7 +190,7 @@ def frame_scores(group: Case, weights: ScoringSettings) -> Tensor:
     change = Change(*(joined(changes, name) for name in ("cells", "certainty", "known")))
     values = {name: joined(samples, name) for name in ("values", "relevance", "figure", "moved", "words")}
     sample = Sample(**values, change=change)
-    scores: Tensor = balance_tensions(sample, joined(group, "answered"), weights).score
+    scores: Tensor = balance_tensions(sample, joined(group, "answered"), weights)[0]
     return scores.reshape(len(group), -1)
 
 
