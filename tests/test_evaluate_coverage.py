@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from arr_stream.config import Settings
+from arr_stream.evaluation import coverage
 from arr_stream.evaluation.coverage import best_share, evaluate_coverage, pixels_by_cell, score_cells
 from arr_stream.evaluation.footage import Footage, load_footage
 from arr_stream.patch_set import PatchSet
@@ -54,18 +56,20 @@ def _column(sequence: Footage, budget: int, *, column: int) -> Iterator[PatchSet
         yield choose(frame, **arrays)
 
 
-def test_rows_of_a_report(tmp_path: Path) -> None:
+def test_rows_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     masks = squares(4, step_px=16)
     masks[2][:] = False
     write_sequence(tmp_path, "goes right", masks)
-    asked: list[tuple[tuple[float, float, float, float], int]] = []
+    (footage,) = load_footage(tmp_path)
+    asked: list[object] = []
 
-    def open_patches(sequence: Footage, region: tuple[float, float, float, float], budget: int) -> Iterable[PatchSet]:
-        asked.append((region, budget))
-        return _column(sequence, budget, column=0)
+    def open_stream(source: Path, *, region: object, budget: str, settings: Settings) -> Iterator[PatchSet]:
+        asked.extend([source, region, budget])
+        return _column(footage, int(budget), column=0)
 
-    report = evaluate_coverage(load_footage(tmp_path), [2], open_patches)
-    assert asked == [((8.0, 20.0, 24.0, 24.0), 2)]
+    monkeypatch.setattr(coverage, "open_stream", open_stream)
+    report = evaluate_coverage([footage], ["2"], Settings())
+    assert asked == [footage.source, (8.0, 20.0, 24.0, 24.0), "2"]
     # Frame 0 is the query's and frame 2 is empty: on frame 1 the square spans x 24-48, on frame 3 x 56-80.
     means = report.as_json()["mean_coverage"]["2"]
     assert means == {"arr-stream": pytest.approx(0.1667), "oracle": pytest.approx(0.6667)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,9 +23,7 @@ from arr_stream.cli.running import stop_on_signals
 from arr_stream.errors import EvaluationIncomplete
 
 if TYPE_CHECKING:
-    from arr_stream.evaluation.footage import Footage
     from arr_stream.evaluation.questions import Skipped
-    from arr_stream.patch_set import PatchSet
 
 
 app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
@@ -41,23 +38,16 @@ def coverage(
     as_json: Json = False,
 ) -> None:
     """Ask for the box around the first mask and score how much of the object the chosen cells show."""
-    import arr_stream
     from arr_stream.config import Settings
     from arr_stream.evaluation.coverage import evaluate_coverage
     from arr_stream.evaluation.footage import load_footage
     from arr_stream.selection.budget import budget_tokens
 
-    budgets = [int(each) if each.isdecimal() else each for each in dict.fromkeys(budget or ("40", "101"))]
+    budgets = list(dict.fromkeys(budget or ("40", "101")))
     for each in budgets:
-        budget_tokens(str(each), 1 << 30)
+        budget_tokens(each, 1 << 30)
     settings = Settings.load(preset, overrides or ())
-
-    def open_patches(
-        footage: Footage, region: tuple[float, float, float, float], tokens: int | str
-    ) -> Iterable[PatchSet]:
-        return arr_stream.open(footage.source, region=region, budget=tokens, settings=settings)
-
-    report = evaluate_coverage(load_footage(data), budgets, open_patches, progress=say)
+    report = evaluate_coverage(load_footage(data), budgets, settings, progress=say)
     show(report, as_json=as_json)
 
 

@@ -5,19 +5,17 @@ The query is a region, the tight box of the first mask; every later frame whose 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from arr_stream.config import Settings
 from arr_stream.evaluation.footage import Footage, read_paired, tight_box
 from arr_stream.evaluation.tables import Report, ResultTable
-from arr_stream.patch_set import PatchSet
+from arr_stream.stream import open as open_stream
 from arr_stream.types import BoolArray, FloatArray, Grid, IntArray
-
-OpenPatches = Callable[[Footage, tuple[float, float, float, float], int | str], Iterable[PatchSet]]
-"""Function from a sequence, a region and a budget to the patch set of every frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class CoverageRow:
     """
 
     sequence: str
-    budget: int | str
+    budget: str
     coverage: float
     oracle: float
     context: float
@@ -45,7 +43,7 @@ class CoverageReport(Report):
 
     sequences: tuple[CoverageRow, ...]
 
-    def means(self) -> dict[int | str, dict[str, float]]:
+    def means(self) -> dict[str, dict[str, float]]:
         """Return the mean coverage over sequences at each budget, by `arr-stream` and `oracle`."""
         found = {}
         for budget in dict.fromkeys(row.budget for row in self.sequences):
@@ -72,8 +70,8 @@ class CoverageReport(Report):
 
 def evaluate_coverage(
     footage: Sequence[Footage],
-    budgets: Sequence[int | str],
-    open_patches: OpenPatches,
+    budgets: Sequence[str],
+    settings: Settings,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CoverageReport:
     """Score region queries on every sequence, beside the best possible choice.
@@ -81,7 +79,7 @@ def evaluate_coverage(
     Args:
         footage: With masks.
         budgets: Tokens a frame, or shares of the grid.
-        open_patches: The method to evaluate.
+        settings: All others.
         progress: Called with the name of the next sequence.
 
     Raises:
@@ -93,7 +91,7 @@ def evaluate_coverage(
         _, masks = read_paired(each)
         for budget in budgets:
             scores = []
-            for patches in open_patches(each, tight_box(masks[0]), budget):
+            for patches in open_stream(each.source, region=tight_box(masks[0]), budget=budget, settings=settings):
                 mask = masks[patches.index]
                 if patches.index and mask.any():
                     coverage, context = score_cells(mask, patches.cells_xyxy, patches.grid.cell_px)

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-_MANY = 8
-"""Number of columns beyond which the terminal table has no padding."""
-
 Value = str | int | float | None
 
 
@@ -25,9 +22,6 @@ class ResultTable:
         rows: A value under each heading; None without one.
         note: Method of the measurement, or a reading aid.
         digits: Decimal places of floating-point values.
-
-    Raises:
-        ValueError: A row of another length than the headings.
     """
 
     title: str
@@ -36,17 +30,12 @@ class ResultTable:
     note: str = ""
     digits: int = 3
 
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"{self.title!r}: {len(row)} values under {len(self.columns)} headings")
-
     def rich(self) -> Table:
         """Return the table for the terminal."""
         from rich.table import Table
 
         table = Table(title=self.title, title_justify="left", caption=self.note or None, caption_justify="left")
-        table.padding = 0 if len(self.columns) > _MANY else (0, 1, 0, 0)
+        table.padding = 0
         for heading, right in zip(self.columns, self._numeric(), strict=True):
             table.add_column(heading, justify="right" if right else "left", overflow="fold")
         for row in self.rows:
