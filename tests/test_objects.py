@@ -22,8 +22,7 @@ from arr_stream.keyframes.base import PARTS
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.keyframes.network import Network
 from arr_stream.keyframes.objects import CARDS, detected_labels, make_object_finder
-from arr_stream.keyframes.objects.detector import Card, ObjectDetector
-from arr_stream.keyframes.objects.heads import detections
+from arr_stream.keyframes.objects.detector import Card, ObjectDetector, detections
 from arr_stream.keyframes.objects.yolov3_tiny import constant, model, node, onnx_of, to_onnx
 from arr_stream.live.alerts import RuleWatch, parse_rule
 from arr_stream.motion.flow import Flow
