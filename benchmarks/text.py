@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.tables import ResultTable, Value, plain
-from arr_stream.evaluation.timing import timed
+from arr_stream.evaluation.tables import ResultTable, Value, plain, timed
 from arr_stream.keyframes.base import TEXT_READ, KeyframeInput, TextFinder
 from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity

@@ -24,8 +24,7 @@ from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, pays_for_keyframe, total_ms
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import MeasurementFailed, NothingInRange
-from arr_stream.evaluation.tables import Report, ResultTable, plain, short
-from arr_stream.evaluation.timing import Timing
+from arr_stream.evaluation.tables import Report, ResultTable, Timing, plain, short
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeProvider
 from arr_stream.outputs import annotated_video

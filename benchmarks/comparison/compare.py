@@ -17,7 +17,7 @@ import arr_stream
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.timing import timed
+from arr_stream.evaluation.tables import timed
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid

@@ -12,8 +12,7 @@ import torch
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MeasurementFailed
-from arr_stream.evaluation.tables import Report, ResultTable, Value
-from arr_stream.evaluation.timing import Timing
+from arr_stream.evaluation.tables import Report, ResultTable, Timing, Value
 from arr_stream.gpu.device import TorchDevice
 from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder

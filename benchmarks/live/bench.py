@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from arr_stream.consumer import total_ms
 from arr_stream.errors import InvalidSetting, MeasurementFailed
-from arr_stream.evaluation.timing import Timing
+from arr_stream.evaluation.tables import Timing
 from benchmarks.live.browser import (
     CAMERA_ARGUMENTS,
     CAMERA_SCRIPT,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arr_stream.errors import MeasurementFailed
-from arr_stream.evaluation.tables import Report, ResultTable, plain
-from arr_stream.evaluation.timing import Timing
+from arr_stream.evaluation.tables import Report, ResultTable, Timing, plain
 
 
 @dataclass(frozen=True, slots=True)

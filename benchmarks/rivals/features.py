@@ -10,7 +10,7 @@ import numpy as np
 
 from arr_stream.config import ModelSettings, Settings, VlmSettings
 from arr_stream.errors import InvalidSetting
-from arr_stream.evaluation.timing import timed
+from arr_stream.evaluation.tables import timed
 from arr_stream.keyframes.base import KeyframeInput, resized
 from arr_stream.types import FloatArray, Frame, Grid
 from benchmarks.rivals.base import PIXELS_A_CELL, Clip

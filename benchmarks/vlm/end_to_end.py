@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.tables import ResultTable, Value, fields_of, short
-from arr_stream.evaluation.timing import Timing
+from arr_stream.evaluation.tables import ResultTable, Timing, Value, fields_of, short
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.stream import make_device

@@ -13,8 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.tables import ResultTable, Value, fields_of, short
-from arr_stream.evaluation.timing import Timing
+from arr_stream.evaluation.tables import ResultTable, Timing, Value, fields_of, short
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.types import ByteArray, Frame, Grid
