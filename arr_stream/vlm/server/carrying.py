@@ -25,8 +25,8 @@ from arr_stream.vlm.qwen3_vl.cells import POSITIONS_PER_TOKEN, Cells, block_exte
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.prompt import Media, time_text
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingSession
-from arr_stream.vlm.server.chat import ChatServer, Message, Reply
-from arr_stream.vlm.server.session import MARKER_TOKENS, MESSAGE_TOKENS, answer_of, asked_of, text_tokens
+from arr_stream.vlm.server.chat import ChatServer, Message
+from arr_stream.vlm.server.session import MARKER_TOKENS, MESSAGE_TOKENS, asked_of, text_tokens
 
 _MOST_PICTURES = 512
 """Most pictures in one question, as `arr-stream vllm-args` configures servers."""
@@ -135,24 +135,25 @@ class CarryingSession(StreamingSession):
             messages = self.memory.messages(question)
             newest = self.memory.frames[-1]
             new_frames = self.memory.messages("") if newest is not self._newest else None
-            visual_tokens, most_tokens = self.memory.visual_tokens, self.memory.most_tokens(question)
+            tokens, most_tokens = self.memory.visual_tokens, self.memory.most_tokens(question)
+        asked = Answer(
+            question, "", last.index, last.seconds, self.name, visual_tokens=tokens, memory_tokens=tokens, fed=fed
+        )
         if new_frames is not None and self._server.keeps_states:
             # A recurrent state cannot be resumed within a prompt: without this request the server would keep none
             # between the frames and the question, and the next question would compute all frames again.
             self._server.prefill(new_frames, stop=stop)
             self._newest = newest
-        reply = self._server.ask(messages, answer_tokens=self._settings.answer_tokens, on_text=on_text, stop=stop)
-        self._check_placed(reply, most_tokens)
-        return answer_of(reply, question, last.index, last.seconds, self.name, visual_tokens, fed)
-
-    def _check_placed(self, reply: Reply, most_tokens: int) -> None:
-        """Check that the server counted at most the tokens that were sent; a higher count means another server."""
-        if reply.prompt_tokens > most_tokens:
+        answer = self._server.ask(
+            messages, asked=asked, answer_tokens=self._settings.answer_tokens, on_text=on_text, stop=stop
+        )
+        if answer.prompt_tokens > most_tokens:
             raise self._server.endpoint.failed(
-                f"counts {reply.prompt_tokens} tokens where at most {most_tokens} were sent: it took cells for whole "
+                f"counts {answer.prompt_tokens} tokens where at most {most_tokens} were sent: it took cells for whole "
                 "pictures",
                 "start it with arr-stream's plugin (arr-stream vllm-args), or start anew to send crops",
             )
+        return answer
 
     def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells) -> SentBlock:
         cells = cells.in_reading_order()

@@ -18,12 +18,13 @@ import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from arr_stream.errors import BackendUnavailable, InvalidSetting, ServerFailed
 from arr_stream.extras import remedy_for
+from arr_stream.patch_set import Answer
 from arr_stream.plain_text import AnswerText, one_line, plain, redact_url
 from arr_stream.vlm import OnText, Stop
 
@@ -113,28 +114,11 @@ class Endpoint:
         return redact_url(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer of the server; `failed` with its text so far and one line of `error` if it broke off.
-
-    The server counts the tokens, 0 where it does not report them. `prefill_ms` runs from sending to the first piece,
-    earlier attempts included; `decode_ms` from there to the end.
-    """
-
-    text: str
-    finish: Finish
-    error: str | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    answer_tokens: int = 0
-    prefill_ms: float = 0.0
-    decode_ms: float = 0.0
-
-
 @dataclass(slots=True)
 class _Progress:
-    """Progress of an answer; written by the connection's thread."""
+    """Progress of an answer; written by the connection's thread. The server counts the tokens, 0 where it does not."""
 
+    asked: Answer
     emit: Callable[[str], None]
     most_characters: int
     began: float = field(default_factory=time.perf_counter)
@@ -176,11 +160,20 @@ class _Progress:
         if text:
             self.emit(text)
 
-    def reply(self, text: str, finish: Finish, error: str | None = None) -> Reply:
+    def answer(self, text: str, finish: Finish, error: str | None = None) -> Answer:
+        """Return the answer; its prefill runs from sending to the first piece, earlier attempts included."""
         first = self.last if self.first is None else self.first
-        first_ms = 0.0 if self.first is None else (first - self.began) * 1e3
-        tokens = self.prompt_tokens, self.cached_tokens, self.answer_tokens
-        return Reply(text, finish, error, *tokens, first_ms, (self.last - first) * 1e3)
+        return replace(
+            self.asked,
+            text=text,
+            finish=finish,
+            error=error,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            answer_tokens=self.answer_tokens,
+            prefill_ms=0.0 if self.first is None else (first - self.began) * 1e3,
+            decode_ms=(self.last - first) * 1e3,
+        )
 
 
 class ChatServer:
@@ -216,21 +209,21 @@ class ChatServer:
         self,
         messages: Sequence[Message],
         *,
+        asked: Answer,
         answer_tokens: int,
         on_text: OnText | None = None,
         stop: Stop | None = None,
-    ) -> Reply:
-        """Send messages and wait for an answer of at most `answer_tokens`.
+    ) -> Answer:
+        """Send messages and wait for an answer of at most `answer_tokens`; return it with the other fields of `asked`.
 
         Pass each piece to `on_text` in the calling thread; close the connection when `stop` is set.
 
         Raises:
-            ServerFailed: No usable answer came. An answer that broke off after some text is returned as a `failed`
-                `Reply`.
+            ServerFailed: No usable answer came. An answer that broke off after some text is returned as `failed`.
         """
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         # A server that keeps to the limit never sends this much; the client cuts others off.
-        progress = _Progress(pieces.put, most_characters=32 * answer_tokens + 1024)
+        progress = _Progress(asked, pieces.put, most_characters=32 * answer_tokens + 1024)
         request = {
             "model": self.model,
             "messages": list(messages),
@@ -248,14 +241,14 @@ class ChatServer:
                 with contextlib.suppress(queue.Empty):
                     piece = pieces.get(timeout=_POLL_SECONDS)
                     if piece is None:
-                        return self._reply("".join(text), progress, future)
+                        return self._answer("".join(text), progress, future)
                     text.append(piece)
                     if on_text is not None:
                         on_text(piece)
         finally:
             future.cancel()
             self._under_way.discard(future)
-        return progress.reply("".join(text), "cancelled")
+        return progress.answer("".join(text), "cancelled")
 
     @cached_property
     def keeps_states(self) -> bool:
@@ -328,15 +321,15 @@ class ChatServer:
             raise _explained(exc, self.endpoint, self.model, timeout_seconds or self._timeout_seconds) from None
         return _count(getattr(getattr(whole, "usage", None), "prompt_tokens", None), 0)
 
-    def _reply(self, text: str, progress: _Progress, future: Future[None]) -> Reply:
+    def _answer(self, text: str, progress: _Progress, future: Future[None]) -> Answer:
         if future.cancelled():
             raise self.endpoint.failed("closed while it was asked", "ask before closing")
         error = future.exception()
         if error is None:
-            return progress.reply(text, "length" if progress.finish == "length" else "stop")
+            return progress.answer(text, "length" if progress.finish == "length" else "stop")
         if not isinstance(error, ServerFailed) or not text:
             raise error
-        return progress.reply(text, "failed", str(error))
+        return progress.answer(text, "failed", str(error))
 
     async def _exchange(self, request: Message, progress: _Progress) -> None:
         try:

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from arr_stream.config import Settings, VlmSettings
@@ -18,7 +18,7 @@ from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, Nothi
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame, tokens_of
 from arr_stream.vlm import OnText, Stop
-from arr_stream.vlm.server.chat import ChatServer, Endpoint, Reply
+from arr_stream.vlm.server.chat import ChatServer, Endpoint
 from arr_stream.vlm.server.packing import Packed, encode, pack
 
 if TYPE_CHECKING:
@@ -113,10 +113,12 @@ class ServerSession:
             raise EmptyQuery("the question is empty", remedy="ask something")
         frames = self._frames_for(question)
         settings, newest = self._settings, frames[-1]
-        visual_tokens = sum(seen.visual_tokens for seen in frames)
+        tokens = sum(seen.visual_tokens for seen in frames)
         messages = _messages(frames, question, settings.instruction)
-        reply = self.server.ask(messages, answer_tokens=settings.answer_tokens, on_text=on_text, stop=stop)
-        return answer_of(reply, question, newest.index, newest.pts_seconds, self.name, visual_tokens)
+        asked = Answer(
+            question, "", newest.index, newest.pts_seconds, self.name, visual_tokens=tokens, memory_tokens=tokens
+        )
+        return self.server.ask(messages, asked=asked, answer_tokens=settings.answer_tokens, on_text=on_text, stop=stop)
 
     @property
     def attention(self) -> FloatArray | None:
@@ -198,28 +200,6 @@ class EitherSession:
             return
         self._decided = CarryingSession(self._crops.server, self._settings) if places else self._crops
         self._note = "sent as cells at their true places" if places else f"{_CROPS} has no arr-stream plugin"
-
-
-def answer_of(
-    reply: Reply,
-    question: str,
-    frame_index: int,
-    pts_seconds: float,
-    model: str,
-    visual_tokens: int,
-    fed: Feeding | None = None,
-) -> Answer:
-    """Convert a server's reply to a question about frames up to `frame_index` into an answer."""
-    return Answer(
-        question=question,
-        frame_index=frame_index,
-        pts_seconds=pts_seconds,
-        model=model,
-        visual_tokens=visual_tokens,
-        memory_tokens=visual_tokens,
-        fed=fed,
-        **asdict(reply),
-    )
 
 
 def _parts(packed: Packed) -> tuple[_Part, ...]:
