@@ -56,7 +56,6 @@ def running(
     *,
     fault: Mapping[str, Any] | None = None,
     within: Sequence[str] = (),
-    file_bytes: int | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """The command line in a process of its own, which Ctrl-C reaches; killed in the end, whatever happens.
 
@@ -64,14 +63,13 @@ def running(
         arguments: What comes after `arr-stream`.
         fault: What a keyframe model does; see `Faulty`.
         within: A command that runs it, such as `SmallDisk.within`.
-        file_bytes: Largest file that the system lets it write.
     """
     process = subprocess.Popen(
         [*within, sys.executable, "-m", "tests.fault_helpers", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", _FAULT: json.dumps({"model": fault, "file_bytes": file_bytes})},
+        env={**os.environ, "OMP_NUM_THREADS": "1", _FAULT: json.dumps(fault)},
         start_new_session=True,
     )
     try:
@@ -328,7 +326,7 @@ def use_up_memory() -> None:
 
 def make_faulty(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
     """The factory of worker processes."""
-    fault = json.loads(os.environ[_FAULT])["model"]
+    fault = json.loads(os.environ[_FAULT])
     return Faulty(make_generator(Settings.model_validate(settings), 1, parts), fault)
 
 
@@ -336,17 +334,13 @@ def main() -> None:
     """The command line with its faults."""
     import arr_stream.cli
 
-    told = json.loads(os.environ[_FAULT])
+    fault = json.loads(os.environ[_FAULT])
     # A shell that starts the tests in the background has it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if told["file_bytes"] is not None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (told["file_bytes"],) * 2)
-    if told["model"] is not None:
-        _spoil_models(told["model"])
+    if fault is not None:
+        _spoil_models(fault)
     arr_stream.cli.main()
 
 

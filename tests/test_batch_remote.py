@@ -19,8 +19,6 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from arr_stream.batch import plan, remote
-from arr_stream.batch.job import JobFinished
-from arr_stream.batch.runner import JobRunner
 from arr_stream.errors import (
     AuthenticationFailed,
     BackendUnavailable,
@@ -31,9 +29,6 @@ from arr_stream.errors import (
     SourceNotFound,
     SourceTooLarge,
 )
-from arr_stream.records.json_lines import read_records
-from tests.batch_fakes import attempt, quick_options
-from tests.media import moving_frames, write_video
 
 CLIP = bytes(range(256)) * 5000
 
@@ -133,24 +128,6 @@ class TestStore:
         with pytest.raises(SourceTooLarge, match=r"source\.remote_max_bytes"):
             _fetch("s3://videos/top.mp4", tmp_path, storage, max_bytes=len(CLIP) - 1)
         _fetch("s3://videos/top.mp4", tmp_path, storage, max_bytes=len(CLIP))
-
-
-def test_a_file_of_a_store_gives_the_records_of_a_local_one(
-    store: str, storage: dict[str, Any], tmp_path: Path
-) -> None:
-    clip = write_video(tmp_path / "clip.mp4", moving_frames(4, (96, 64)))
-    boto3.client("s3", endpoint_url=store).upload_file(str(clip), "videos", "real/clip.mp4")
-    events = []
-    for source in ("s3://videos/real/clip.mp4", str(clip)):
-        output = tmp_path / f"out{len(events)}"
-        events.append(JobRunner(quick_options(output, storage=storage)).run(attempt(source)))
-        header, frames, _ = read_records(output / "videos" / "clip" / "records.jsonl")
-        assert (header.source, len(frames)) == (source, 4)
-        written = b"".join(path.read_bytes() for path in output.rglob("*") if path.is_file())
-        assert b"hush" not in written and b"fetched-" not in written
-    by_store, by_path = events
-    assert isinstance(by_store, JobFinished) and isinstance(by_path, JobFinished)
-    assert by_store.done.digest == by_path.done.digest
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):

@@ -85,15 +85,6 @@ def test_a_full_disk(source: Path, tmp_path: Path, kilobytes: int, what: tuple[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["-o", "--patches", "--report"])
-def test_a_file_larger_than_the_system_allows(source: Path, tmp_path: Path, what: str) -> None:
-    result = finished(_arguments(source, tmp_path, what), file_bytes=20_000)
-    assert result.code == DiskFull.exit_code, result
-    assert "file too large" in result.last_line
-    _check_what_is_left(tmp_path)
-
-
-@pytest.mark.slow
 def test_a_read_only_disk_is_told_before_any_work(source: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1000) as disk:
         disk.remount("ro")

@@ -40,8 +40,8 @@ _END_BATCH = {error.__name__: error for error in (DiskFull, OutputUnwritable)}
 """Errors that every other file would hit as well."""
 _LOST_REMEDY = "try it alone with `arr-stream process`; it may need more memory than there is"
 
-MakeEngine = Callable[[JobOptions, int, Sequence[int]], WorkerEngine]
-"""Factory of an engine from options, the number of files to do, and open files that its workers inherit."""
+MakeEngine = Callable[[int, Sequence[int]], WorkerEngine]
+"""Factory of an engine from the number of files to do, and open files that its workers inherit."""
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ def run_batch(
     """
     result, jobs = BatchResult(plan), 0
     with contextlib.ExitStack() as stack:
-        engine = make_engine(plan.options, len(plan.to_do), (lock,)) if plan.to_do else None
+        engine = make_engine(len(plan.to_do), (lock,)) if plan.to_do else None
         if engine is not None:
             stack.callback(engine.close)
         write_json(plan.layout.options, {"version": 1, "options": plan.public})

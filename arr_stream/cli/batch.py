@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,7 @@ from arr_stream.extras import need
 if TYPE_CHECKING:
     from arr_stream.batch.batch import BatchResult
     from arr_stream.batch.engine import WorkerEngine
-    from arr_stream.batch.job import Event, JobOptions
+    from arr_stream.batch.job import Event
 
 _BATCH = "How to go about it"
 """Panel of the help."""
@@ -120,6 +119,16 @@ def batch(
 
     from arr_stream.batch.batch import opened, run_batch
 
+    def make_engine(files: int, inherited: Sequence[int]) -> WorkerEngine:
+        if engine is Engine.RAY:
+            from arr_stream.batch.ray_engine import RayEngine
+
+            return RayEngine(asked, jobs=jobs, files=files, address=os.environ.get("RAY_ADDRESS") or None)
+        from arr_stream.batch.engine import LocalEngine
+        from arr_stream.processes import usable_cores
+
+        return LocalEngine(asked, jobs=min(files, jobs or max(1, usable_cores() // 2)), inherited=inherited)
+
     with (
         stop_on_signals(hangup=True) as stop,
         opened(sources, asked, force=force) as (plan, lock),
@@ -130,7 +139,7 @@ def batch(
         result = run_batch(
             plan,
             lock,
-            partial(_make_ray if engine is Engine.RAY else _make_local, jobs),
+            make_engine,
             engine_name=engine.value,
             retries=retries,
             stop=stop,
@@ -139,21 +148,6 @@ def batch(
     if log is not Log.QUIET:
         _print_summary(result, log)
     _finish(result)
-
-
-def _make_local(jobs: int | None, asked: JobOptions, files: int, inherited: Sequence[int]) -> WorkerEngine:
-    from arr_stream.batch.engine import LocalEngine
-    from arr_stream.processes import usable_cores
-
-    workers = min(files, jobs or max(1, usable_cores() // 2))
-    return LocalEngine(asked, jobs=workers, inherited=inherited)
-
-
-def _make_ray(jobs: int | None, asked: JobOptions, files: int, _inherited: Sequence[int]) -> WorkerEngine:
-    from arr_stream.batch.ray_engine import RayEngine
-
-    address = os.environ.get("RAY_ADDRESS") or None
-    return RayEngine(asked, jobs=jobs, files=files, address=address)
 
 
 def _for_fsspec(storage: Sequence[str]) -> dict[str, Any]:
