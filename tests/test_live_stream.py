@@ -206,7 +206,7 @@ def test_the_newest_frame_wins_and_what_is_dropped_is_counted(pool: WorkerPool) 
 def test_an_error_of_the_source_arrives_after_its_frames() -> None:
     def breaking() -> Iterator[Frame]:
         yield Frame(0, 0.0, picture())
-        raise SourceDamaged("cut", frames_read=1)
+        raise SourceDamaged("cut")
 
     with closing(LiveReader(breaking())) as reader, pytest.raises(SourceDamaged):
         taken = []

@@ -122,12 +122,7 @@ def serve(
         door = make_access(host, token=token, names=allow_host or (), port=listener.getsockname()[1])
         fetch_needed(settings)
         sessions = SessionFactory(settings)
-        parts = RunnerParts(
-            hub,
-            rules=rules,
-            make_session=sessions.make,
-            post=post or (),
-        )
+        parts = RunnerParts(hub, rules=rules, make_session=sessions.make, post=post or ())
         streams = LiveStreams(settings, presets=loaded.by_name, parts=parts, most_streams=settings.live.max_streams)
         stack.callback(streams.close)
         serving = Serving(streams, door, allowed, loaded.descriptions, model_name(sessions.name))

@@ -304,8 +304,7 @@ class LiveStream(Stream):
         self.source.close()
         if self._reader is not None:
             self._reader.close()
-        with self._turn:
-            super().close()
+        super().close()
 
     @property
     def _size_wh(self) -> tuple[int, int]:
@@ -369,3 +368,6 @@ class LiveStream(Stream):
                     self._adapt()
         finally:
             unused.close()
+            if self._closing.is_set():
+                # `close` may have met the former provider.
+                provider.close()

@@ -15,8 +15,6 @@ from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query, parse_text
 from arr_stream.sources.live import open_live
 
-MOST_STREAMS = 8
-
 _METRICS = {
     "frames_total": ("Processed frames.", "frames", 1.0),
     "frames_dropped_total": ("Frames dropped for a newer one.", "dropped", 1.0),
@@ -51,7 +49,7 @@ class LiveStreams:
         *,
         presets: Mapping[str, Settings] | None = None,
         parts: RunnerParts | None = None,
-        most_streams: int = MOST_STREAMS,
+        most_streams: int = 8,
     ) -> None:
         self.settings = settings
         self.presets = dict(presets or {})
