@@ -59,7 +59,7 @@ def test_what_differs_in_features_becomes_regions(dimensions: int) -> None:
 @given(
     arrays(
         np.float32,
-        st.tuples(st.integers(1, 4), st.integers(1, 7), st.integers(1, 7)),
+        st.tuples(st.integers(1, 4), st.integers(2, 7), st.integers(1, 7)),
         elements=st.floats(-1, 1, width=32),
     ),
     st.integers(1, 60),

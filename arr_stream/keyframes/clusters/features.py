@@ -12,12 +12,10 @@ the object's mask.
 from __future__ import annotations
 
 import math
-import warnings
 
 import cv2
 import numpy as np
 import numpy.typing as npt
-from scipy.cluster.vq import kmeans2
 
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import Embedder, KeyframeInput
@@ -65,14 +63,13 @@ class FeatureClusterer:
 
 
 def labels_from_features(values: FloatArray, count: int) -> IntArray:
-    """Return connected regions of similar, near samples `[D, h, w]`: at most `count` ids, `[h, w]` int32."""
+    """Return connected regions of two or more samples `[D, h, w]`: at most `count` ids, `[h, w]` int32."""
     points = _points(values)
     height, width = values.shape[1:]
     seeds = points[_lattice(height, width, CLUSTERS_A_REGION * count)]
-    with warnings.catch_warnings():
-        # A cluster that is left empty keeps its centre, with a warning.
-        warnings.simplefilter("ignore")
-        _, nearest = kmeans2(points, seeds, ROUNDS + 1, minit="matrix")
+    nearest = ((seeds * seeds).sum(axis=1) - 2.0 * (points @ seeds.T)).argmin(axis=1).astype(np.int32)
+    rounds = cv2.TERM_CRITERIA_MAX_ITER, ROUNDS, 0.0
+    _, nearest, _ = cv2.kmeans(points, len(seeds), nearest, rounds, 1, cv2.KMEANS_USE_INITIAL_LABELS)
     labels = pieces_of(nearest.reshape(height, width))
     flat = labels.ravel()
     looks = np.stack([np.bincount(flat, plane) for plane in points.T], axis=1).astype(np.float64)
