@@ -79,7 +79,7 @@ def ask(
         stop = stack.enter_context(stop_on_signals())
         if settings.vlm.model == TINY and not settings.vlm.endpoint:
             reporter.warning(TINY_LIMITS)
-        watcher, _ = make_watcher(session, plan, stream, reporter=reporter, stop=stop, beside=False)
+        watcher = make_watcher(session, plan, stream, reporter=reporter, stop=stop)
         figures = Figures()
         result = run_told(stream, consumers, reporter, figures, stop=stop, watcher=watcher)
         if result.frames:

@@ -24,7 +24,7 @@ from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live import SourceState, open_live
 from arr_stream.threads import prepare_for_live
 from arr_stream.vlm import make_session
-from arr_stream.vlm.watcher import Plan
+from arr_stream.vlm.watcher import LiveWatcher, Plan
 
 _GRACE_SECONDS = 1.0
 """Seconds that an ending run may wait for its next frame."""
@@ -79,7 +79,8 @@ def run_live(
             stack.callback(timer.cancel)
         watcher = live = None
         if session is not None and plan is not None:
-            watcher, live = make_watcher(session, plan, stream, reporter=reporter, stop=stop, beside=True)
+            watcher = make_watcher(session, plan, stream, reporter=reporter, stop=stop)
+            live = LiveWatcher(watcher)
 
         def process() -> RunResult:
             return run_told(stream, consumers, reporter, figures, stop=stop, watcher=live, beside=[feed, *alerts])

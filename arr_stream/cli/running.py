@@ -210,16 +210,13 @@ def run_told(
 
 
 def make_watcher(
-    session: ModelSession, plan: Plan, stream: Stream, *, reporter: Reporter, stop: threading.Event, beside: bool
-) -> tuple[Watcher, LiveWatcher | None]:
-    """Return a watcher that shows a stream to a model and prints its answers to standard output.
-
-    The second is its thread if the model works `beside` the frames, else None.
-    """
-    from arr_stream.vlm.watcher import LiveWatcher, Watcher
+    session: ModelSession, plan: Plan, stream: Stream, *, reporter: Reporter, stop: threading.Event
+) -> Watcher:
+    """Return a watcher that shows a stream to a model and prints its answers to standard output."""
+    from arr_stream.vlm.watcher import Watcher
 
     printer = AnswerPrinter(reporter, with_time=plan.when != "end")
-    watcher = Watcher(
+    return Watcher(
         session,
         plan,
         stream=stream,
@@ -229,7 +226,6 @@ def make_watcher(
         on_answer=printer.answer,
         stop=stop,
     )
-    return watcher, LiveWatcher(watcher) if beside else None
 
 
 def tell_notices(consumers: Sequence[Consumer], reporter: Reporter) -> None:

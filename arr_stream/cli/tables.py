@@ -11,7 +11,7 @@ from arr_stream.cli.measuring import Json, Overrides, Preset
 from arr_stream.errors import CameraUnavailable
 
 if TYPE_CHECKING:
-    from arr_stream.config import Settings
+    pass
 
 
 def cameras(as_json: Json = False) -> None:
@@ -70,16 +70,9 @@ def settings(
     values = Settings.load(preset, overrides or ())
     for key, (default, meaning) in setting_keys().items():
         section, _, name = key.partition(".")
-        value = getattr(getattr(values, section), name) if name else _changed_weights(values) or default
+        value = getattr(getattr(values, section), name) if name else default
+        if not name and values.scoring != Settings().scoring:
+            value = "of the preset"
         changed = "" if value == default else f"  (default {default})"
         print_line(f"{key} = {value}{changed}")
         out.print(Padding(Text(meaning), (0, 0, 0, 4)))
-
-
-def _changed_weights(settings: Settings) -> str:
-    """Return the scorers' weights that differ from the fitted ones; "" without any."""
-    from arr_stream.config import ScoringSettings
-
-    fitted = ScoringSettings().model_dump()
-    changed = {name: value for name, value in settings.scoring.model_dump().items() if value != fitted[name]}
-    return ", ".join(f"{name} {value}" for name, value in changed.items())
