@@ -167,7 +167,7 @@ class PatchSet:
             that failed, are absent.
         query_scores: For each query, the highest relevance of any cell on this frame.
         cells_scored: Number of cells scored one by one (the cascade skips the others).
-        latency_ms: Milliseconds by stage; empty without a clock.
+        latency_ms: Milliseconds by stage; empty for a recorded choice.
         notices: One-line messages about this frame, such as a failed keyframe.
         texture: The 40 channels that the choice was computed from.
         flow: Backward flow to the frame before; None on the first frame and after a cut.

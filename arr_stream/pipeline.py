@@ -2,14 +2,15 @@
 
     frame -> visual channels -> flow -> carry -> schedule and keyframe -> queries -> texture -> choice -> memory
 
-Threads, clocks and files belong to the callers of this module.
+Threads and files belong to the callers of this module; no choice depends on a clock.
 """
 
 from __future__ import annotations
 
 import math
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -57,28 +58,19 @@ _SCORED_PLANES = frozenset((5, 8, 10, TEXT, *range(HISTORY + 1, len(CHANNELS))))
 _DAMAGED_TRUST = 0.9
 """Factor of the confidence of a flow from or to a damaged frame; a keyframe's trust halves within seven."""
 
-Clock = Callable[[], float]
-
 
 class Stopwatch:
-    """Time by stage, read from a clock that the caller owns; without one it does nothing.
+    """Time by stage, in milliseconds."""
 
-    Args:
-        clock: Seconds, increasing, such as `time.perf_counter`.
-    """
-
-    def __init__(self, clock: Clock | None) -> None:
-        self._clock = clock
-        self._last = clock() if clock is not None else 0.0
+    def __init__(self) -> None:
+        self._last_seconds = time.perf_counter()
         self.milliseconds: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
         """Book the time since the last lap to a stage."""
-        if self._clock is None:
-            return
-        now = self._clock()
-        self.milliseconds[stage] = self.milliseconds.get(stage, 0.0) + (now - self._last) * 1e3
-        self._last = now
+        now_seconds = time.perf_counter()
+        self.milliseconds[stage] = (now_seconds - self._last_seconds) * 1e3
+        self._last_seconds = now_seconds
 
 
 def _carry_and_compare(
@@ -150,7 +142,6 @@ class Pipeline:
         gaze: Source of gaze points.
         encoder: Encodes texts into the space of the keyframes' embeddings; without one, the lexicon scores every text.
         pca: Principal directions of that space; None to learn them from the stream's first keyframes.
-        clock: For `PatchSet.latency_ms`; without one it stays empty.
         device: Device that processes frames; the CPU by default.
 
     Attributes:
@@ -167,7 +158,6 @@ class Pipeline:
         gaze: GazeSource | None = None,
         encoder: TextEncoder | None = None,
         pca: Pca | None = None,
-        clock: Clock | None = None,
         device: Device | None = None,
     ) -> None:
         self._settings = settings
@@ -176,7 +166,6 @@ class Pipeline:
         self.labels = frozenset(detected_labels(settings))
         self._set_queries(queries)
         self._gaze = gaze
-        self._clock = clock
         self._estimator = self._device.make_flow()
         self._state: _State | None = None
         self._query_changed = False
@@ -320,7 +309,7 @@ class Pipeline:
             return self._step(frame)
 
     def _step(self, frame: Frame) -> PatchSet:
-        watch = Stopwatch(self._clock)
+        watch = Stopwatch()
         state, size_changed = self._state_for(frame)
         rgb = self._device.upload(frame.rgb)
         features = self._device.run(frame_features, rgb, state.colours, state.grid)

@@ -7,7 +7,6 @@ for patches in arr_stream.open("street.mp4", query="red"):
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -240,7 +239,6 @@ class Stream:
             gaze=self._gaze,
             encoder=encoder,
             pca=self._models.pca if self._models is not None else find_pca(settings, encoder),
-            clock=time.perf_counter,
             device=make_device(settings),
         )
 

@@ -198,8 +198,7 @@ class _Bench:
         )
 
     def _pipeline(self, settings: Settings, provider: KeyframeProvider) -> Pipeline:
-        encoder, pca = self._models.encoder, self._models.pca
-        return Pipeline(settings, provider, self._queries, encoder=encoder, pca=pca, clock=time.perf_counter)
+        return Pipeline(settings, provider, self._queries, encoder=self._models.encoder, pca=self._models.pca)
 
     def start(self) -> None:
         """Time one run of the command, to its first frame."""

@@ -53,7 +53,7 @@ def time_host(
     progress("the stages on the CPU")
     pictures = panning_frames(size_wh, frames)
     queries = usual_queries(pictures[0])["all three"]
-    pipeline = Pipeline(settings, InStepKeyframes(make_generator(settings)), queries, clock=time.perf_counter)
+    pipeline = Pipeline(settings, InStepKeyframes(make_generator(settings)), queries)
     measured: list[PatchSet] = []
     for frame in pictures:
         patches = pipeline.step(frame)
@@ -179,7 +179,7 @@ def _generator(settings: Settings) -> StandardGenerator:
 
 def _pipeline(settings: Settings, device: TorchDevice, queries: Any) -> Pipeline:
     provider = InStepKeyframes(_generator(settings))
-    return Pipeline(settings, provider, queries, clock=time.perf_counter, device=device)
+    return Pipeline(settings, provider, queries, device=device)
 
 
 def frame_table(
