@@ -181,19 +181,15 @@ def coloured(values: npt.NDArray[np.floating], low: float, high: float, name: st
 
 
 def id_colours(ids: IntArray) -> ByteArray:
-    """Return `[..., 3]` RGB of ids: the same id has the same colour in every frame, near ids have distant ones."""
-    count = max(256, int(ids.max(initial=0)) + 1)
-    return np.asarray(_id_table(1 << (count - 1).bit_length())[np.maximum(ids, 0)])
+    """Return `[..., 3]` RGB of ids, one of 256 colours: the same in every frame, and distant ones for near ids."""
+    return np.asarray(_id_table()[ids % 256])
 
 
-@functools.lru_cache(maxsize=8)
-def _id_table(count: int) -> ByteArray:
-    ids = np.arange(count)
+@functools.cache
+def _id_table() -> ByteArray:
     # Steps of the golden ratio never come back near a hue that is in use.
-    hue = (ids * 0.61803398875 + 0.08) % 1.0
-    saturation = np.choose(ids % 3, (0.62, 0.82, 0.48))
-    value = np.choose(ids // 3 % 3, (0.95, 0.78, 0.88))
-    hsv = np.stack([hue * 360.0, saturation, value], axis=1).astype(np.float32)[None]
+    hue = np.arange(256) * 0.61803398875 % 1.0 * 360.0
+    hsv = np.stack([hue, np.full(256, 0.7), np.full(256, 0.9)], axis=1).astype(np.float32)[None]
     return np.asarray((cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB)[0] * 255).round(), dtype=np.uint8)
 
 
