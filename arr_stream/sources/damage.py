@@ -7,6 +7,7 @@ sizes that the file's elements declare.
 from __future__ import annotations
 
 import os
+import zlib
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -178,9 +179,9 @@ def unreliable(picture: VideoFrame) -> bool:
 
 
 def is_cut_short(file: IO[bytes], container: str) -> bool:
-    """Return True if a file ends before an element whose size its header declares.
+    """Return True if a file ends before an element whose size its header declares, or if Matroska is damaged inside.
 
-    FFmpeg reads such files to their end without an error.
+    FFmpeg reads such files to their end without an error, skips damaged elements of Matroska and ignores its checksums.
 
     Args:
         file: The file; its position stays as it is.
@@ -196,7 +197,7 @@ def is_cut_short(file: IO[bytes], container: str) -> bool:
     try:
         match container:
             case "matroska,webm":
-                return _end_of_matroska(head) > size
+                return not _whole_matroska(file, size)
             case "avi":
                 # Some writers count the 8 bytes of the header as well.
                 return int.from_bytes(head[4:8], "little") > size
@@ -213,18 +214,78 @@ def is_cut_short(file: IO[bytes], container: str) -> bool:
         file.seek(place)
 
 
-def _end_of_matroska(head: bytes) -> int:
-    """Return the end of the segment, which follows the EBML header; 0 if its size is unknown."""
-    end = 0
-    for _ in ("EBML header", "segment"):
-        start = end + 4
-        count = 9 - int.from_bytes(head[start : start + 1]).bit_length()
-        unknown = (1 << 7 * count) - 1
-        size = int.from_bytes(head[start : start + count]) & unknown
-        if size == unknown:
-            return 0
-        end = start + count + size
-    return end
+_SEGMENT, _CLUSTER, _BLOCK_GROUP, _TRACKS, _TRACK = 0x18538067, 0x1F43B675, 0xA0, 0x1654AE6B, 0xAE
+_BLOCKS, _TRACK_NUMBER, _CRC = (0xA1, 0xA3), 0xD7, 0xBF
+_UNKNOWN_SIZE = -1
+_CHUNK_BYTES = 1 << 20
+_MOST_ELEMENTS = 4_000_000
+"""Limit of elements, above that of a feature film; a file of tiny elements would take minutes."""
+
+
+def _whole_matroska(file: IO[bytes], size: int) -> bool:
+    """Check the elements of the segment: their ends, the tracks of blocks, and the checksums of clusters."""
+    place, ends, tracks, cluster = 0, [size], set[int](), (0, 0)
+    for _ in range(_MOST_ELEMENTS):
+        if place >= size:
+            return place == size
+        while place >= ends[-1]:
+            if place != ends.pop():
+                return False
+            if len(ends) == 1:
+                # FFmpeg does not read what follows the segment either.
+                return True
+        file.seek(place)
+        head = file.read(24)
+        name = _variable_int(head, 0, most=4)
+        length = name and _variable_int(head, name[1], most=8)
+        if not name or not length:
+            return False
+        identity, start = int.from_bytes(head[: name[1]]), name[1] + length[1]
+        end = ends[-1] if length[0] == _UNKNOWN_SIZE else place + start + length[0]
+        if end > ends[-1]:
+            return False
+        place += start
+        if identity in (_SEGMENT, _CLUSTER, _BLOCK_GROUP, _TRACKS, _TRACK):
+            # A cluster of unknown size ends where the next element of the segment begins.
+            if length[0] != _UNKNOWN_SIZE or identity == _SEGMENT:
+                ends.append(end)
+            if identity == _CLUSTER:
+                cluster = place, end
+            continue
+        if identity == _CRC and place - start == cluster[0] and length[0] == 4:
+            checksum = int.from_bytes(head[start : start + 4], "little")
+            if cluster[1] != ends[-1] or _checksum(file, place + 4, end=cluster[1]) != checksum:
+                return False
+        if identity == _TRACK_NUMBER:
+            tracks.add(int.from_bytes(head[start : start + length[0]]))
+        elif identity in _BLOCKS:
+            track = _variable_int(head, start, most=8)
+            if track is None or track[0] not in tracks:
+                return False
+        place = end
+    return True
+
+
+def _checksum(file: IO[bytes], start: int, *, end: int) -> int:
+    checksum = 0
+    file.seek(start)
+    while start < end and (read := file.read(min(end - start, _CHUNK_BYTES))):
+        checksum, start = zlib.crc32(read, checksum), start + len(read)
+    return checksum
+
+
+def _variable_int(head: bytes, start: int, *, most: int) -> tuple[int, int] | None:
+    """Return a number of EBML, -1 for an unknown one, and its length in bytes; None if it is not valid."""
+    if start >= len(head) or not head[start]:
+        return None
+    count = 9 - head[start].bit_length()
+    if count > most or start + count > len(head):
+        return None
+    mask = (1 << 7 * count) - 1
+    value = int.from_bytes(head[start : start + count]) & mask
+    if most == 4:
+        return None if value == mask else (value, count)
+    return (_UNKNOWN_SIZE if value == mask else value), count
 
 
 def _end_of_boxes(file: IO[bytes], size: int) -> int:
