@@ -282,6 +282,7 @@ class TestWords:
         query = parse_text("red dog on the left").detected(("person",))
         assert query.unknown_words == ("dog",) and not query.objects
         assert "no detector in use finds 'dog'" in str(query.notice())
+        assert "did you mean 'elephant'?" in str(parse_text("elefant").notice())
 
 
 def steps(settings: Settings, query: str, frames: Sequence[np.ndarray]) -> list[PatchSet]:

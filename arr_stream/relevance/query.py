@@ -15,6 +15,7 @@ import unicodedata
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from arr_stream.errors import (
     RegionOutsideFrame,
 )
 from arr_stream.keyframes.objects import REMEDY
-from arr_stream.object_names import ObjectTerm, object_at
+from arr_stream.object_names import TERMS, ObjectTerm, object_at
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.lexicon import MotionTerm, Term, WordTerm, understand
 from arr_stream.types import ByteArray
@@ -102,11 +103,13 @@ class TextQuery:
             return None
         known = [(term.text or "writing") if isinstance(term, WordTerm) else term.word for term in self.terms]
         undetected, unknown = self._undetected, self._unknown
+        near = [name for word in unknown for name in get_close_matches(word, TERMS, n=1, cutoff=0.75)]
         words = "unknown word" if len(unknown) == 1 else "unknown words"
         parts = [
             f"{words} {_quoted(unknown)}" if unknown else "",
             f"no detector in use finds {_quoted(undetected)}" if undetected else "",
             f"searching for {_quoted(known)} only" if known else "nothing to search for",
+            f"did you mean {_quoted(near)}?" if near else "",
         ]
         return "; ".join(filter(None, parts))
 
