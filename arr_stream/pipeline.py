@@ -235,7 +235,6 @@ class Pipeline:
         self._texts = tuple(query.detected(self.labels) for query in queries if isinstance(query, TextQuery))
 
     def _needed_parts(self) -> frozenset[PartName]:
-        """Parts of keyframes that the queries need."""
         phrases = self.phrases
         parts: dict[PartName, bool] = {
             "text": any(query.words for query in self._texts),
@@ -565,7 +564,6 @@ class Pipeline:
         return choice, sent_cells.send(choice.chosen, eighth_grey, values.difference, whole=new_scene)
 
     def _remember(self, state: _State, frame: Frame, features: FrameFeatures, relevance: Array, choice: Choice) -> None:
-        """Store the state that the next frame needs."""
         selected = np.zeros((state.grid.rows, state.grid.columns), np.float32)
         fine = choice.chosen.level <= 0
         selected[choice.chosen.rows[fine], choice.chosen.columns[fine]] = 1

@@ -87,21 +87,6 @@ def test_result_is_what_the_generator_made_in_another_process() -> None:
     assert arrived.value.values.flags.writeable
 
 
-def test_many_submits_one_in_flight_and_none_lost() -> None:
-    taken: list[int] = []
-    arrived: list[int] = []
-    with worker(do="sleep", seconds=0.01) as made:
-        assert made.wait_ready(60.0)
-        for index in range(400):
-            if made.submit(fakes.request(index)):
-                taken.append(index)
-            arrived += [one.index for one in made.collect() if isinstance(one, KeyframePart)]
-            time.sleep(0.001)
-        until(lambda: arrived.extend(one.index for one in made.collect()) or len(arrived) == len(taken))
-    assert arrived == taken
-    assert 3 < len(taken) < 400
-
-
 def test_submit_never_waits_even_for_large_pictures_and_a_slow_start() -> None:
     large = fakes.request(0, (3840, 2160))
     with worker("make_slowly", start_seconds=2.0) as made:

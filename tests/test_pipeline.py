@@ -278,20 +278,6 @@ def test_what_a_model_looked_at_counts_whatever_was_asked(asked: str | None) -> 
     assert len(_cells(pipeline.step(frames[1])) & LOOKED_AT) >= 5
 
 
-def test_attention_of_a_consumer_is_carried_and_raises_relevance() -> None:
-    frames = moving_square(6, step_xy=(8, 0))
-    pipeline, without = _pipeline([parse_text("red")]), _pipeline([parse_text("red")])
-    pipeline.step(frames[0])
-    without.step(frames[0])
-    attention = np.zeros((6, 8), np.float32)
-    attention[5, 7] = 1.0
-    pipeline.attend(attention)
-    raised, plain = pipeline.step(frames[1]), without.step(frames[1])
-    assert raised.texture.plane("attention").max() > 0.9
-    assert raised.texture.plane("attention_history").max() > 0.9
-    assert raised.relevance[5, 7] > plain.relevance[5, 7] + 0.2
-
-
 def test_attention_that_comes_late_is_carried_to_the_present() -> None:
     frames = moving_square(8, step_xy=(8, 0))
     late, at_once = _pipeline([parse_text("red")]), _pipeline([parse_text("red")])

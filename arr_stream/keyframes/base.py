@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -127,6 +127,8 @@ class LazyClusters:
         return self._made().count
 
 
+FindingT = TypeVar("FindingT", covariant=True)
+
 PartValue = Clusters | LazyClusters | Embedding | TextFinding | ObjectFinding
 
 
@@ -181,30 +183,21 @@ class TextEncoder(Protocol):
         ...
 
 
-class TextFinder(Protocol):
-    """Protocol of a text detector and reader."""
+class Finder(Protocol[FindingT]):
+    """Protocol of a detector."""
 
     @property
     def name(self) -> str:
         """Name in the records."""
         ...
 
-    def find(self, picture: KeyframeInput) -> TextFinding:
-        """Return the places of text with their words."""
+    def find(self, picture: KeyframeInput) -> FindingT:
+        """Return all that is found in the picture."""
         ...
 
 
-class ObjectFinder(Protocol):
-    """Protocol of an object detector."""
-
-    @property
-    def name(self) -> str:
-        """Name in the records."""
-        ...
-
-    def find(self, picture: KeyframeInput) -> ObjectFinding:
-        """Return the objects with their classes."""
-        ...
+TextFinder = Finder[TextFinding]
+ObjectFinder = Finder[ObjectFinding]
 
 
 def resized(picture: ByteArray, size_wh: tuple[int, int]) -> ByteArray:

@@ -342,13 +342,8 @@ def make_keyframes(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
     generator: KeyframeGenerator = make(work.settings, work.parts)
 
     def answer(request: KeyframeRequest, reply: Reply) -> None:
-        index = request.frame.index
-        try:
-            for part, job in generator.jobs(request).items():
-                reply(make_part(index, part, job))
-        except Exception as exc:
-            message = f"generation: {type(exc).__name__}: {exc}"
-            reply(KeyframeFailure(index, message, request.parts))
+        for part, job in generator.jobs(request).items():
+            reply(make_part(request.frame.index, part, job))
         reply(None)
 
     return answer
