@@ -8,23 +8,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from arr_stream import __version__
-from arr_stream.batch.engine import Loaded, Lost, Worker
+from arr_stream.batch.engine import Loaded
 from arr_stream.batch.job import JobFailed, JobFinished
-from arr_stream.batch.ray_engine import RayEngine, RayWorker, share
-from arr_stream.errors import WorkerLost
+from arr_stream.batch.ray_engine import RayWorker, share
 from arr_stream.processes import Refused
-from tests.batch_fakes import QUICK, attempt, finished, quick_options, write_clips
-
-FIRST, SECOND = (attempt("/videos/0.mp4", "0", number=number) for number in (1, 2))
+from tests.batch_fakes import QUICK, attempt, quick_options, write_clips
 
 
 @pytest.mark.parametrize(
@@ -69,88 +64,6 @@ def test_an_actor_that_outlives_its_batch_commits_nothing(tmp_path: Path) -> Non
     failed = worker.run(attempt(clip, number=2))
     assert isinstance(failed, JobFailed) and failed.kind == "WorkerLost"
     assert not list((folder / "videos").iterdir())
-
-
-class FakeRay(types.ModuleType):
-    """Ray whose actors answer as the test says, in turn; an exception is raised."""
-
-    class exceptions:
-        class RayError(Exception): ...
-
-    def __init__(self) -> None:
-        super().__init__("ray")
-        self.ready: list[Any] = []
-        self.killed = 0
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
-
-    def remote(self, *_: object) -> Any:
-        """Return the actor's class, the actor, and its methods, all in one."""
-        call = types.SimpleNamespace(remote=lambda *_: object())
-        actor = types.SimpleNamespace(load=call, run=call)
-        return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=lambda *_: actor))
-
-    def wait(self, references: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
-        return references[:1] if self.ready else [], []
-
-    def get(self, reference: Any) -> Any:
-        message = self.ready.pop(0)
-        if isinstance(message, Exception):
-            raise message
-        return message
-
-    def shutdown(self) -> None: ...
-
-    def kill(self, handle: Any, *, no_restart: bool) -> None:
-        self.killed += 1
-
-
-class TestActors:
-    @pytest.fixture
-    def ray(self, monkeypatch: pytest.MonkeyPatch) -> FakeRay:
-        ray = FakeRay()
-        monkeypatch.setattr(RayEngine, "_connect", lambda *_: ray)
-        return ray
-
-    @pytest.fixture
-    def now(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-        now = [1000.0]
-        monkeypatch.setattr(time, "monotonic", lambda: now[0])
-        return now
-
-    def _working(self, ray: FakeRay, folder: Path) -> tuple[RayEngine, Worker]:
-        """Start an actor and give it a file."""
-        engine = RayEngine(quick_options(folder), jobs=1)
-        worker = engine.start()
-        ray.ready = [Loaded("process 7 on node")]
-        assert list(engine.receive(0)) == [(worker, Loaded("process 7 on node"))]
-        worker.name, worker.attempt = "process 7 on node", FIRST
-        engine.give(worker, FIRST)
-        return engine, worker
-
-    def test_an_actor_answers_each_call_once(self, ray: FakeRay, tmp_path: Path, now: list[float]) -> None:
-        engine, worker = self._working(ray, tmp_path)
-        ray.ready = [finished(FIRST)]
-        assert list(engine.receive(0)) == [(worker, finished(FIRST))]
-        assert list(engine.receive(0)) == [] and not ray.killed
-        engine.close()
-        assert not list((tmp_path / ".work").iterdir()), "no attempt can commit after the batch"
-
-    def test_a_lost_actor_is_killed(self, ray: FakeRay, tmp_path: Path, now: list[float]) -> None:
-        engine, worker = self._working(ray, tmp_path)
-        ray.ready = [ray.exceptions.RayError("its node\nwent away.")]
-        ((lost_worker, message),) = engine.receive(0)
-        assert lost_worker is worker and message == Lost("was lost: its node went away")
-        assert ray.killed == 1 and list(engine.receive(0)) == []
-
-    def test_a_cluster_without_room_ends_the_batch(self, ray: FakeRay, tmp_path: Path, now: list[float]) -> None:
-        engine = RayEngine(quick_options(tmp_path), jobs=1)
-        engine.start()
-        assert list(engine.receive(0)) == []
-        now[0] += 3600
-        with pytest.raises(WorkerLost, match="each takes 4 cores and 0 GPUs"):
-            list(engine.receive(0))
 
 
 ROOT = Path(__file__).parent.parent
@@ -220,6 +133,7 @@ def test_a_killed_actor_costs_only_time_and_the_cluster_is_private(tmp_path: Pat
     assert (lost["name"], lost["kind"], lost["again"]) == ("clip01", "WorkerLost", True) and len(lost["text"]) < 300
     assert not psutil.wait_procs(started, timeout=5)[1], "no process outlives the batch"
     assert not list(short_tmp.glob("arr-ray-*"))
+    assert not (out / ".work").exists(), "no attempt can commit after the batch"
     local = _command(inputs, tmp_path / "local", short_tmp)
     assert local.wait(240) == 0, local.communicate()
     assert _digests(out) == _digests(tmp_path / "local") and len(_digests(out)) == 4

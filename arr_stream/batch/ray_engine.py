@@ -53,7 +53,6 @@ _PRIVATE = {
     "RAY_event_stats": "0",
     "RAY_memory_monitor_refresh_ms": "0",
 }
-_START_SECONDS = 600.0
 _OBJECT_STORE_BYTES = 80 << 20
 _END_SECONDS = 10.0
 _LONGEST_FOLDER = 20
@@ -88,7 +87,6 @@ class RayEngine:
         self._ray: Any = None
         # Exists as long as this batch may commit; its name proves that all nodes see the same folder.
         self._mark = Layout(Path(options.folder)).work / f"ray-{secrets.token_hex(8)}"
-        self._loaded_seconds = time.monotonic()
         with writing(self._mark):
             self._mark.mkdir(parents=True)
         try:
@@ -124,15 +122,6 @@ class RayEngine:
             time.sleep(timeout_seconds)
         for reply in ready:
             yield replies[reply], self._next_message(replies[reply])
-        now = time.monotonic()
-        if any(actor.name for actor in self._actors):
-            self._loaded_seconds = now
-        elif now - self._loaded_seconds > _START_SECONDS:
-            each = f"{self.cpus} cores and {self.gpus:g} GPUs"
-            raise WorkerLost(
-                f"no worker could begin within {_START_SECONDS:g} s; each takes {each}",
-                remedy="let others finish on the cluster, or add nodes",
-            )
 
     def _next_message(self, actor: _Actor) -> Message:
         try:
