@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from arr_stream.errors import (
     ConnectionFailed,
     InvalidSetting,
 )
-from arr_stream.keyframes.worker import WorkerPool
+from arr_stream.keyframes.worker import KeyframeWorker, WorkerPool, make_workers
 from arr_stream.live.publishing import EventHub, Subscription
 from arr_stream.live.registry import LiveStreams
 from arr_stream.live.runner import RunnerParts, StreamRunner
@@ -153,7 +153,7 @@ def test_a_file_ends_and_can_be_shown_again(listening: Listening, tmp_path: Path
     # What is asked while it runs is no wish to see it a third time.
     runner.retry()
     wait_until(lambda: runner.status()["state"] == "ended", 60)
-    assert runner.status()["frames"] == 2 * before
+    assert runner.status()["frames"] + runner.status()["dropped"] == 2 * 15
     assert [record["index"] for record in runner.publisher.records()] == list(range(before))
 
 
@@ -236,3 +236,44 @@ def test_what_is_asked_and_set_while_it_is_opened_holds_from_the_first_frame(
     go_on.set()
     status = live(runner).status()
     assert status["tokens"] == 4 and status["query"] == ["red"] and len(runner.publisher.newest.query_scores) == 1
+
+
+class SlowModels:
+    """Makes the usual keyframe workers, but those of 77 clusters load for a minute; calls `during` first."""
+
+    def __init__(self) -> None:
+        self.during: Callable[[], None] = lambda: None
+        self.loading = threading.Event()
+
+    def __call__(self, settings: Settings) -> tuple[KeyframeWorker, ...]:
+        during, self.during = self.during, lambda: None
+        during()
+        if settings.keyframes.cluster_count != 77:
+            return make_workers(settings)
+        self.loading.set()
+        return (KeyframeWorker({"start_seconds": 60.0}, factory="tests.keyframe_fakes:make_slowly"),)
+
+
+class TestModelsThatLoadForLong:
+    @pytest.fixture
+    def models(self) -> SlowModels:
+        return SlowModels()
+
+    @pytest.fixture
+    def pool(self, models: SlowModels) -> WorkerPool:
+        return WorkerPool(models)
+
+    def test_do_not_delay_the_close_of_a_stream_that_begins(self, listening: Listening, models: SlowModels) -> None:
+        models.during = lambda: listening.streams.runners[0].configure({"keyframes.cluster_count": 77})
+        runner = listening.streams.add(TEST_PICTURE)
+        assert models.loading.wait(30)
+        before = time.monotonic()
+        runner.close()
+        assert time.monotonic() - before < 10.0
+
+    def test_are_those_of_the_next_run_if_the_stream_ends_meanwhile(
+        self, listening: Listening, models: SlowModels
+    ) -> None:
+        runner = live(listening.streams.add(f"{TEST_PICTURE}:duration=2"))
+        runner.configure({"keyframes.cluster_count": 77})
+        assert models.loading.is_set() and runner.status()["settings"]["keyframes.cluster_count"] == 77

@@ -254,6 +254,8 @@ class StreamRunner:
             if stream is not None:
                 # Outside of the lock, since keyframe models may have to be loaded.
                 stream.configure(settings)
+                # For the next stream: this one may have ended meanwhile.
+                self._settings = settings
             if base is not None:
                 self._preset = preset
         self.tell_state()
@@ -360,14 +362,13 @@ class StreamRunner:
         consumers: list[Consumer] = [self.publisher, self._make_alerts()]
         try:
             with contextlib.closing(self._open()) as stream:
-                if not self._begin(stream):
-                    return None
                 try:
+                    if not self._begin(stream):
+                        return None
                     return run(stream, consumers, watcher=self._watcher, on_frame=self._count, stop=self._stop).error
                 finally:
                     with self._lock:
                         self._dropped_before += stream.dropped
-                        self._settings = stream.settings
                         self._stream = self._watcher = None
         except Exception as exc:
             for consumer in consumers:
@@ -389,15 +390,17 @@ class StreamRunner:
 
     def _begin(self, stream: LiveStream) -> bool:
         """Apply the changes since the source began to open; return False if the runner was closed meanwhile."""
-        with self._lock:
-            if self._stop.is_set():
-                return False
+        with self._configuring:
+            with self._lock:
+                if self._stop.is_set():
+                    return False
+                if (queries := _fitting(self._queries, stream.source)) != stream.queries:
+                    stream.ask(*queries)
+                stream.paused = self._paused
+                self._stream = stream
             if self._settings is not stream.settings:
+                # Outside of the lock, as in `configure`: `close` must not wait for models.
                 stream.configure(self._settings)
-            if (queries := _fitting(self._queries, stream.source)) != stream.queries:
-                stream.ask(*queries)
-            stream.paused = self._paused
-            self._stream = stream
         for notice in (*stream.notices, *stream.query_notices.values()):
             self.publisher.notice(notice)
         self._watcher = self._make_watcher(stream)
