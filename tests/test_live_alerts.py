@@ -158,6 +158,11 @@ def test_nobody_there_is_told(on_message: Heard) -> None:
     assert on_message.notices == [f"POST to 127.0.0.1:{port}: connection refused"]
 
 
+def test_a_name_that_no_host_can_have_is_told(on_message: Heard) -> None:
+    deal_with(Webhook("http://a..b/x"), on_message, lambda: on_message.notices)
+    assert on_message.notices == ["POST to a..b: unicodeerror"]
+
+
 @pytest.mark.parametrize(
     "url", ["ftp://a/b", "file:///etc/passwd", "a.b/c", "http://", "http://a b/", "http://[x/", "http://a:x/"]
 )

@@ -215,7 +215,8 @@ class Webhook:
             with contextlib.closing(connect(parts.hostname or "", parts.port, timeout=_SEND_SECONDS)) as connection:
                 connection.request("POST", target, json.dumps(alert.record()), self._headers)
                 status = connection.getresponse().status
-        except (OSError, http.client.HTTPException) as exc:
+        except (OSError, UnicodeError, http.client.HTTPException) as exc:
+            # A host with an empty or too long label is a UnicodeError.
             return str(getattr(exc, "strerror", None) or type(exc).__name__).lower()
         return None if 200 <= status < 300 else f"answered with {status}"
 
