@@ -137,7 +137,7 @@ class Pipeline:
     Args:
         settings: Everything that can be set.
         keyframes: Provider of full generation: in step (`InStepKeyframes`), with a delay of a fixed number of frames
-            (`KeyframesBeside`), or in a worker process without a fixed delay (`KeyframeWorker`).
+            (`KeyframesBeside`), or in worker processes without a fixed delay (`KeyframeWorkers`).
         queries: Queries of the stream; `ask` replaces them at any time.
         gaze: Source of gaze points.
         encoder: Encodes texts into the space of the keyframes' embeddings; without one, the lexicon scores every text.

@@ -83,7 +83,6 @@ class Stream:
         gaze: Other source of gaze samples, such as a pointer.
         start_seconds, end_seconds: Range of the source that is read, for the outputs.
         models: Loaded models for these settings.
-        reading: Range of frames that the source yields, for the records; None for all.
 
     Attributes:
         frame: The frame of the last patch set.

@@ -81,7 +81,7 @@ class AnnotatedVideo:
         path: Output file; ends in .mp4, .m4v or .mov.
         size_wh: Size of the first frame in pixels; frames of another size are fitted into it.
         source: Source of the frames, for frame rate and pixel shape.
-        settings: Quality, and the brightness of the rest.
+        settings: Quality.
         force: Replace an existing file.
         start_seconds: Time of the source that is 0.0 in the output.
         view, asked: See `Annotator`.
