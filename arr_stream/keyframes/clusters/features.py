@@ -5,8 +5,8 @@ the squared distance is 0.6 of features and 0.4 of position, each measured in it
 the requested number of clusters, seeded on a lattice, so that the same embedding always gives the same regions.
 Connected pieces then merge by the same distance until the requested number is left.
 
-With the appearance embedder and 50 regions on ten DAVIS sequences, the best union of regions has an IoU of 0.69 with
-the object's mask.
+On every twentieth frame of ten DAVIS sequences, with the appearance embedder and 50 regions, the best union of regions
+has an IoU of 0.69 with the object's mask; SLIC's have 0.66.
 """
 
 from __future__ import annotations
