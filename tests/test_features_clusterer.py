@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.features import FeatureClusterer, labels_from_features
+from arr_stream.keyframes.clusters.features import FeatureClusterer, follow_colour, labels_from_features
 from arr_stream.keyframes.clusters.regions import pieces_of
 from arr_stream.types import Embedding
 from tests.keyframe_fakes import seen
@@ -70,6 +70,22 @@ def test_any_embedding_gives_connected_regions_up_to_the_count(values: npt.NDArr
     assert labels.shape == values.shape[1:]
     assert 1 <= regions <= min(count, labels.size)
     assert pieces_of(labels).max() + 1 == regions
+
+
+def test_borders_go_where_the_picture_has_them() -> None:
+    labels = np.zeros((6, 8), np.int32)
+    labels[:, 4:] = 5
+    rgb = np.zeros((24, 32, 3), np.uint8)
+    rgb[:, 18:] = 255  # the embedding's border lies at 16, the picture's at 18
+    made = follow_colour(labels, rgb)
+    np.testing.assert_array_equal(made, np.where(np.arange(32) < 18, 0, 5)[None].repeat(24, axis=0))
+
+
+@given(arrays(np.int32, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.integers(0, 5)))
+@settings(max_examples=30)
+def test_in_a_plain_picture_borders_stay_where_they_are(labels: npt.NDArray[np.int32]) -> None:
+    plain = np.full((labels.shape[0] * 4, labels.shape[1] * 4, 3), 77, np.uint8)
+    np.testing.assert_array_equal(follow_colour(labels, plain), labels.repeat(4, axis=0).repeat(4, axis=1))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
