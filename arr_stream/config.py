@@ -370,9 +370,13 @@ def _presets(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _read_preset(path: Path) -> dict[str, Any]:
-    if not path.suffix and not path.exists() and (named := PRESETS / f"{path.name}.toml").exists():
-        path = named
-    if not path.is_file():
+    try:
+        if not path.suffix and not path.exists() and (named := PRESETS / f"{path.name}.toml").exists():
+            path = named
+        found = path.is_file()
+    except (OSError, ValueError):  # A name that no file can have.
+        found = False
+    if not found:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1, cutoff=0.4)
         known = ", ".join(sorted(each.stem for each in PRESETS.glob("*.toml")))
         hint = f"did you mean {path.parent / near[0]}?" if near else f"give a TOML file, or one of {known}"
