@@ -7,6 +7,7 @@ were not tested are refused.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ def use_transformers() -> Any:
         BackendUnavailable: It is not installed, or cannot be imported.
         ModelUnsupported: It is older or newer than `SUPPORTED`.
     """
+    if not torch.cuda.is_available():
+        # torchvision, which transformers imports, would load Triton, whose leak report at exit is of no use to anybody.
+        sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
     with needed_by("Qwen3-VL", "vlm"):
         import transformers
         from packaging.specifiers import SpecifierSet
