@@ -282,7 +282,8 @@ class LiveStream(Stream):
         try:
             for frame in itertools.islice(self._frames(), self._max_frames):
                 started = time.monotonic()
-                with _TURNS, self._turn:
+                # In this order, so that a stream that waits for `ask` or `close` takes no turn from the others.
+                with self._turn, _TURNS:
                     if frame.size_wh != self._size_wh:
                         # The pipeline does the same with its own queries.
                         self.queries = resized_queries(self.queries, self._size_wh, frame.size_wh)
