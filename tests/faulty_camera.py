@@ -50,9 +50,7 @@ class Feed:
         def open_once(interrupt: Interrupt, stats: SourceStats) -> Decoding:
             return self._connect(settings, interrupt, stats)
 
-        return LiveSource(
-            open_once, name=NAME, kind="camera", settings=settings, on_state=on_state, interrupt=interrupt
-        )
+        return LiveSource(open_once, name=NAME, kind="camera", on_state=on_state, interrupt=interrupt)
 
     def cut(self, number: int) -> None:
         """The connection ends with this error number."""

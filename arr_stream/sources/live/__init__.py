@@ -51,7 +51,6 @@ def open_live(
         partial(open_once, found, settings),
         name=found.name,
         kind=kind,
-        settings=settings,
         reopen=found.family in {"network", "camera"},
         on_state=on_state,
         interrupt=interrupt,

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, LiveSourceError, NoFrames, SourceDamaged, SourceTooLarge, StreamSilent
 from arr_stream.sources.base import Source, SourceKind
 from arr_stream.sources.clock import ArrivalClock
@@ -28,7 +27,6 @@ class LiveSource(Source):
         opener: Opens the source once.
         name: Its name; without passwords.
         kind: See `SourceInfo`.
-        settings: `settings.live` holds the times.
         reopen: Reopen after breaks; otherwise an error of the source ends the frames.
         on_state: Called at every change, from the reading thread.
 
@@ -42,7 +40,6 @@ class LiveSource(Source):
         *,
         name: str,
         kind: SourceKind,
-        settings: Settings,
         reopen: bool = True,
         on_state: OnState | None = None,
         interrupt: Interrupt | None = None,
