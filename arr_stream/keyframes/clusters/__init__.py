@@ -24,13 +24,12 @@ class LazyClusterer:
         return LazyClusters(lambda: self.slic.cluster(picture), self.slic.method)
 
 
-def make_clusterer(settings: Settings, embedder: Embedder | None = None, *, at_once: bool = False) -> Clusterer:
+def make_clusterer(settings: Settings, embedder: Embedder | None = None) -> Clusterer:
     """Return the clusterer that `keyframes.clusters` names.
 
     Args:
         settings: Its name, the number of regions, and its options.
         embedder: Source of the features that `features` clusters.
-        at_once: Never defer the work until the regions are read; for benchmarks.
 
     Raises:
         InvalidSetting: `features` without an embedder.
@@ -38,9 +37,9 @@ def make_clusterer(settings: Settings, embedder: Embedder | None = None, *, at_o
     """
     count = settings.keyframes.cluster_count
     match settings.keyframes.clusters:
-        case "auto" if not at_once:
+        case "auto":
             return LazyClusterer(make_slic(count))
-        case "auto" | "slic":
+        case "slic":
             return make_slic(count)
         case "slic-fast":
             return FastSlic(count)
