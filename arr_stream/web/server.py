@@ -53,7 +53,8 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except (OSError, UnicodeError) as exc:
-        reason = getattr(exc, "strerror", None) or str(exc)
+        # Python adds the address, which the message names already.
+        reason = (getattr(exc, "strerror", None) or str(exc)).partition(" (while")[0]
         raise ListenFailed(
             f"{host}, port {port}: {reason.lower()}", remedy="choose another --port, or --host 127.0.0.1 or 0.0.0.0"
         ) from exc
