@@ -49,9 +49,10 @@ class _Disturbed:
         jobs = dict(self._usual.jobs(request))
         order = self._order()
         if order is not None:
-            first = next(iter(jobs))
-            usual = jobs[first]
-            jobs[first] = lambda: _disturbed(order, usual)
+            # The values of regions are not checked.
+            part = "embedding" if order == "nan" else next(iter(jobs))
+            usual = jobs[part]
+            jobs[part] = lambda: _disturbed(order, usual)
         return jobs
 
     def _order(self) -> str | None:
