@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from arr_stream.batch.engine import WorkerEngine
     from arr_stream.batch.job import Event
 
-_BATCH = "How to go about it"
+_BATCH = "Workers"
 """Panel of the help."""
 
 

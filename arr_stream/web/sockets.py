@@ -32,6 +32,10 @@ class MalformedMessage(ValueError):
     """Error for a client's invalid message."""
 
 
+class _ClosedElsewhere(Exception):
+    """Raised by a send after the socket was closed."""
+
+
 class StayingSocket(ABC):
     """One client on a WebSocket, which `run` accepts."""
 
@@ -59,15 +63,20 @@ class StayingSocket(ABC):
                 close = await _first_of(self.speak(wake_up), self._listen())
         except Refused as exc:
             close = Close(CROWDED, str(exc))
+        except _ClosedElsewhere:
+            return
         if close.code is not None:
-            with contextlib.suppress(RuntimeError):  # the client has closed it meanwhile
+            with contextlib.suppress(RuntimeError):  # Either side has closed it meanwhile.
                 await self.websocket.close(close.code, close.reason[:120])
 
     async def send(self, message: str | bytes) -> None:
-        if isinstance(message, str):
-            await self.websocket.send_text(message)
-        else:
-            await self.websocket.send_bytes(message)
+        try:
+            if isinstance(message, str):
+                await self.websocket.send_text(message)
+            else:
+                await self.websocket.send_bytes(message)
+        except RuntimeError as exc:  # The server, which ends, or the client has closed it meanwhile.
+            raise _ClosedElsewhere from exc
 
     async def complain(self, error: str) -> None:
         """Send an error as a message."""
