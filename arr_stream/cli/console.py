@@ -177,7 +177,7 @@ class Reporter:
         elif answer.error is not None:
             self.notice(f"no answer at {answer.pts_seconds:.1f} s: {answer.error}")
         elif self.log is Log.TEXT:
-            tokens = f"{answer.answer_tokens} tokens in " if answer.answer_tokens else ""
+            tokens = f"{counted(answer.answer_tokens, 'token')} in " if answer.answer_tokens else ""
             memory = f", from {answer.visual_tokens} cells in {answer.memory_tokens} tokens"
             total_ms = answer.prefill_ms + answer.decode_ms
             say(
