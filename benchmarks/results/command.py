@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def results(
     only: Annotated[list[str] | None, typer.Option("--only", help="This section alone; repeat it.")] = None,
-    tell: Annotated[bool, typer.Option("--list", help="Tell the sections, their commands and times.")] = False,
+    tell: Annotated[bool, typer.Option("--list", help="List the sections, their commands and times.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Short runs for trying, into build/results.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Leave out what was measured from the present code.")
