@@ -100,7 +100,9 @@ def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
 @pytest.mark.slow
 def test_in_real_time_the_model_answers_from_beside(tmp_path: Path) -> None:
     long = tmp_path / "long.mp4"
-    write_video(long, [scene.rgb for scene in moving_scene(np.random.default_rng(SEED), (640, 360), 75)])
+    scenes = moving_scene(np.random.default_rng(SEED), (640, 360), 75)
+    # Long enough for the worker to load its model.
+    write_video(long, [scene.rgb for scene in scenes], fps=5)
     settings = Settings().with_values({"keyframes.embeddings": "clip", "keyframes.text": "none"})
     settings = settings.with_values({"selection.budget": "20"})
     with LiveStream(open_live(str(long), settings), settings, [parse_text("red circle")]) as stream:

@@ -33,10 +33,11 @@ from benchmarks.scenes.shapes import (
     random_plan,
 )
 
-Purpose = Literal["tuning", "reporting"]
+Purpose = Literal["training", "tuning", "reporting"]
 Way = Literal["left", "right", "up", "down"]
 
 SCENERIES: dict[Purpose, tuple[str, ...]] = {
+    "training": ("coffee", "rocket", "gravel", "brick", "camera", "coins", "moon", "motorcycle_left"),
     "tuning": ("hubble_deep_field", "page"),
     "reporting": ("astronaut", "chelsea", "grass"),
 }

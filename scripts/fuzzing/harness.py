@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import sys
 from pathlib import Path
 
@@ -81,8 +82,10 @@ def main() -> None:
     os.chdir(folder / "elsewhere")
     with atheris.instrument_imports(include=["arr_stream"]):
         trial = Trial(target, folder)
-    # libFuzzer looks at memory once a second: this ends an input that takes ever more.
-    options += [f"-rss_limit_mb={trial.most_memory_mb + 512}", f"-max_len={LARGEST_BYTES}"]
+    # libFuzzer looks at memory once a second, which ends an input that takes ever more. Its figure begins at the
+    # parent's.
+    parent_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    options += [f"-rss_limit_mb={max(parent_mb, trial.most_memory_mb) + 512}", f"-max_len={LARGEST_BYTES}"]
     if not any(Path(option).is_file() for option in options):
         options.append(str(seeds))
     structure = target.structure
