@@ -41,7 +41,7 @@ def test_words_that_it_was_not_taught_are_told_of(run: Run, tmp_path: Path) -> N
     code, out, err = run("ask", SHAPES, "Is there a dog beside the circle?", *short)
     assert code == 0 and out.strip()
     limits, not_taught = "knows drawn shapes and signs alone", "it was not taught 'dog'"
-    assert err.index(limits) < err.index("tokens in") < err.index(not_taught) and "--model" in err
+    assert err.index(limits) < err.index("token in") < err.index(not_taught) and "--model" in err
     [answer] = [line for line in map(json.loads, records.read_text().splitlines()) if line["type"] == "answer"]
     assert "'dog'" in answer["note"] and answer["model"] == TINY
 
