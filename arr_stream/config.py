@@ -8,6 +8,7 @@ presets that it includes (`include = "tuned.toml"`), the defaults below. Keys ar
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -370,13 +371,11 @@ def _presets(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _read_preset(path: Path) -> dict[str, Any]:
-    try:
-        if not path.suffix and not path.exists() and (named := PRESETS / f"{path.name}.toml").exists():
-            path = named
-        found = path.is_file()
-    except (OSError, ValueError):  # A name that no file can have.
-        found = False
-    if not found:
+    # os.path is False for a name that no file can have, where Path raises.
+    named = PRESETS / f"{path.name}.toml"
+    if not path.suffix and not os.path.exists(path) and os.path.exists(named):  # noqa: PTH110
+        path = named
+    if not os.path.isfile(path):  # noqa: PTH113
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1, cutoff=0.4)
         known = ", ".join(sorted(each.stem for each in PRESETS.glob("*.toml")))
         hint = f"did you mean {path.parent / near[0]}?" if near else f"give a TOML file, or one of {known}"

@@ -1,4 +1,4 @@
-"""Where tests of device code run."""
+"""Devices for the tests of device code, and checks that they share."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Fake:
         do = self.settings.get("do")
         match do.get(request.frame.index) if isinstance(do, Mapping) else do:
             case "raise":
-                raise ArithmeticError("the fake was told to")
+                raise ArithmeticError("raised by the fake")
             case "nan":
                 return spoilt(made[0]), made[1]
             case "exit":

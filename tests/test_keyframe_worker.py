@@ -99,7 +99,7 @@ def test_submit_never_waits_even_for_large_pictures_and_a_slow_start() -> None:
 
 
 FAULTS = {
-    1: ("raise", "ArithmeticError: the fake was told to"),
+    1: ("raise", "ArithmeticError: raised by the fake"),
     3: ("nan", "embedding: values from nan"),
     5: ("exit", "the process ended with exit code 7"),
     7: ("segfault", "the process was ended by SIGSEGV"),

@@ -87,7 +87,7 @@ _BORDER_PX, _BORDER_VARIANCE = 5, 6.5
 _UNSURE = 0.08, 0.92
 """Priors within these bounds are classified pixel by pixel."""
 _ROWS_PX = 600
-"""Where more pixels than this are unsure, every second row is classified, the others interpolated."""
+"""Most unsure pixels that are all classified; of more, every second row is, and the others are interpolated."""
 _MOTION = 1.2
 """Logits per unit of motion evidence on loose regions."""
 _FILL, _FIGURE_GAIN, _FIGURE_ROUNDS = 0.45, 4.0, 6

@@ -178,8 +178,8 @@ def unreliable(picture: VideoFrame) -> bool:
     return picture.is_corrupt or (isinstance(ticket, Ticket) and ticket.unreliable)
 
 
-def is_cut_short(file: IO[bytes], container: str) -> bool:
-    """Return True if a file ends before an element whose size its header declares, or if Matroska is damaged inside.
+def is_broken(file: IO[bytes], container: str) -> bool:
+    """Return True if a file ends before an element that its header declares, or a Matroska file is damaged inside.
 
     FFmpeg reads such files to their end without an error, skips damaged elements of Matroska and ignores its checksums.
 

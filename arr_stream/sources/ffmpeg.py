@@ -20,7 +20,7 @@ from arr_stream.errors import NoFrames, SourceDamaged, SourceError
 from arr_stream.sources.base import Colour, Job, Source, SourceInfo, SourceStats, too_large
 from arr_stream.sources.clock import Clock
 from arr_stream.sources.colour import colour_of, rgb_of
-from arr_stream.sources.damage import DamageLog, is_cut_short, unreliable
+from arr_stream.sources.damage import DamageLog, is_broken, unreliable
 from arr_stream.sources.media import (
     JOINABLE,
     Media,
@@ -233,7 +233,7 @@ class FfmpegSource(Source):
         for packet in waiting:
             self._log.sending(packet, incomplete=True)
             yield packet
-        if waiting or (self._media is not None and is_cut_short(self._media.file, self._container.format.name)):
+        if waiting or (self._media is not None and is_broken(self._media.file, self._container.format.name)):
             self._cut_short = self._cut_short or _CUT_SHORT
         yield None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +66,7 @@ def open_media(path: Path, name: str) -> Media:
         options = {"protocol_whitelist": "none", "format_whitelist": allowed}
         container = av.open(file, "r", options=options, metadata_errors="replace", buffer_size=1 << 16)
     except (av.error.FFmpegError, OSError, ValueError) as exc:
-        empty = file.seek(0, os.SEEK_END) == 0
+        empty = path.stat().st_size == 0
         file.close()
         raise NotAMediaFile(
             f"{name}: the file is empty" if empty else f"{name}: FFmpeg cannot open it: {reason(exc)}",

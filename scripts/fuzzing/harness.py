@@ -1,8 +1,7 @@
 """Runs Atheris on one target, in this process: `python -m fuzzing.harness TARGET FOLDER [INPUT] [libFuzzer's options]`.
 
 FOLDER is the only place that the target may write to. With INPUT, a file, that input alone is tried. libFuzzer prints
-its figures, stops at the first finding, writes its input as it is told by `-artifact_prefix`, and exits with a status
-other than 0.
+its figures, stops at the first finding, saves the input under `-artifact_prefix`, and exits with a status other than 0.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import random
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import atheris
@@ -26,11 +26,11 @@ LARGEST_BYTES = 1 << 18
 class Trial:
     """Tries inputs of a target behind the guard."""
 
-    def __init__(self, target: Target, folder: Path) -> None:
+    def __init__(self, target: Target, folder: Path, seeds: Sequence[bytes]) -> None:
         self._target = target
         self._run = target.open(folder)
         # The seeds load what is loaded late; loading reads files and starts threads, which the guard would refuse.
-        for seed in target.seeds():
+        for seed in seeds:
             self._answer(seed)
         self._guard = Guard(folder, target.forbidden)
         self.most_memory_mb = _peak_mb() + target.memory_mb
@@ -74,20 +74,20 @@ def _dictionary(name: str, path: Path) -> Path:
 
 def main() -> None:
     target, folder, options = find_target(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-    seeds = folder / "seeds"
-    seeds.mkdir()
-    for index, data in enumerate(target.seeds()):
-        (seeds / f"{index:03}").write_bytes(data)
+    seeds, seed_folder = target.seeds(), folder / "seeds"
+    seed_folder.mkdir()
+    for index, data in enumerate(seeds):
+        (seed_folder / f"{index:03}").write_bytes(data)
     options.append(f"-dict={_dictionary(target.tokens, folder / 'tokens.txt')}")
     os.chdir(folder / "elsewhere")
     with atheris.instrument_imports(include=["arr_stream"]):
-        trial = Trial(target, folder)
+        trial = Trial(target, folder, seeds)
     # libFuzzer looks at memory once a second, which ends an input that takes ever more. Its figure begins at the
     # parent's.
     parent_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     options += [f"-rss_limit_mb={max(parent_mb, trial.most_memory_mb) + 512}", f"-max_len={LARGEST_BYTES}"]
     if not any(Path(option).is_file() for option in options):
-        options.append(str(seeds))
+        options.append(str(seed_folder))
     structure = target.structure
 
     def mutated(data: bytes, most_bytes: int, seed: int) -> bytes:

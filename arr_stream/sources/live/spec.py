@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from arr_stream.errors import NotAMediaFile, SourceNotFound
@@ -54,11 +54,8 @@ def is_live_spec(spec: str) -> bool:
 
 
 def _is_file(text: str) -> bool:
-    """Return True if there is such a file; an address may be too long for a file name."""
-    try:
-        return Path(text).is_file()
-    except OSError:
-        return False
+    # os.path is False for a text that is too long for a file name, where Path raises.
+    return os.path.isfile(text)  # noqa: PTH113
 
 
 def hidden(spec: str) -> str:
