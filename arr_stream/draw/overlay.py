@@ -31,6 +31,8 @@ MARKS_SECONDS = 1.2
 """Duration of the outlines of an answer's cells."""
 
 _MOST_LINES = 3
+_TALLEST = 0.4
+"""Largest share of the picture's height that a caption covers."""
 _SIGNS_A_SECOND = 15.0
 """Usual reading speed for subtitles, in characters a second."""
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 3.0, 10.0
@@ -175,7 +177,8 @@ class Caption:
         if self._answer is None or not size:
             return
         margin, line_px = round(size * 0.7), round(size * 1.35)
-        lines = _lines(self._answer, size, width - 5 * margin)
+        most = int((_TALLEST * height - margin) / line_px) - 1
+        lines = _lines(self._answer, size, width - 5 * margin, min(_MOST_LINES, most))
         foot = height - band_px(size) - margin
         top = foot - margin - len(lines) * line_px
         typeface.shade(picture[top:foot, margin : width - margin])
@@ -198,12 +201,12 @@ def reading_seconds(answer: Answer) -> float:
     return max(_SHORTEST_SECONDS, min(_LONGEST_SECONDS, 1.0 + signs / _SIGNS_A_SECOND))
 
 
-def _lines(answer: Answer, size_px: int, room_px: int) -> list[tuple[str, Colour]]:
-    """Return the question and at most three lines of the answer."""
+def _lines(answer: Answer, size_px: int, room_px: int, most: int) -> list[tuple[str, Colour]]:
+    """Return the question and at most so many lines of the answer."""
     question, text = one_line(answer.question[:_MOST_SIGNS]), one_line(answer.text[:_MOST_SIGNS])
     if answer.finish == "failed":
         text = f"no answer: {one_line(answer.error) or 'it failed'}"
     signs = max(1, int(room_px / typeface.font(size_px).getlength("n")))
-    lines = textwrap.wrap(text or "no words came", signs, max_lines=_MOST_LINES, placeholder=" …")
+    lines = textwrap.wrap(text or "no words came", signs, max_lines=most, placeholder=" …")
     colour = ALARM if answer.finish == "failed" else WHITE
     return [(typeface.fitted(question, size_px, room_px), GREY), *((line, colour) for line in lines)]
