@@ -15,10 +15,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from arr_stream.errors import InvalidSetting, PresetNotFound, UnknownSetting
 from arr_stream.plain_text import redact_url
+from arr_stream.selection.budget import budget_tokens
 
 _INSTALLED_PRESETS = Path(__file__).with_name("presets")
 
@@ -163,8 +164,13 @@ class ScoringSettings(_Section):
     )
 
 
+def _checked_budget(budget: str) -> str:
+    budget_tokens(budget, 1)
+    return budget
+
+
 class SelectionSettings(_Section):
-    budget: str = Field(
+    budget: Annotated[str, AfterValidator(_checked_budget)] = Field(
         "auto", description="tokens a frame, or a share of the grid (`10%`); `auto`: 273, or a smaller grid"
     )
     per_second: float = Field(

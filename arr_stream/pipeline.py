@@ -184,9 +184,6 @@ class Pipeline:
 
         Settings of the keyframes' models have no effect here: `keyframes.clusters`, `embeddings`, `text` and `objects`,
         `clip`, `sam` and `models` belong to the provider and the encoder that the pipeline was made with.
-
-        Raises:
-            BudgetError: The budget does not fit the present frame's grid.
         """
         if settings.grid != self._settings.grid:
             self._state = None
@@ -301,7 +298,6 @@ class Pipeline:
 
         Raises:
             KeyframeFailed: Generation raised, and it runs in step.
-            BudgetError: The budget does not fit the first frame's grid.
             RegionOutsideFrame: A region query does not fit this frame.
         """
         with self._device.working():

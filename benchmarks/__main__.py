@@ -23,6 +23,7 @@ for command in (
     quality.answers,
     quality.carry,
     quality.text,
+    speed.start,
     speed.device,
     speed.vlm,
     speed.serving,

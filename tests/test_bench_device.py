@@ -28,7 +28,7 @@ def test_on_the_command_line_it_says_what_was_not_measured(measure: Run) -> None
     code, out, _ = measure("device", "--device", "cpu", "--size", "192x128", "--frames", "8", "--json")
     report = json.loads(out)
     assert code == 0 and report["device"] == "CPU"
-    table = ResultTable.from_json(report["tables"][0])
+    table = ResultTable(**report["tables"][0])
     assert {*_column(table, "stage")} == {*STAGES, "whole frame"}
     assert "GPU was not measured" in report["unmeasured"][0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import ResultTable, plain
 
 TABLE = ResultTable("Speed", ("what", "ms", "times"), (("a|b", 1.23456, 2), ("none", None, 3)), "Medians.", digits=2)
 
@@ -16,5 +16,5 @@ def test_markdown_has_one_line_a_row_and_escapes_bars() -> None:
 
 
 def test_json_round_trip() -> None:
-    again = ResultTable.from_json(json.loads(json.dumps(TABLE.as_json())))
+    again = ResultTable(**json.loads(json.dumps(plain(TABLE))))
     assert again.markdown() == TABLE.markdown()

@@ -41,12 +41,11 @@ def coverage(
     from arr_stream.config import Settings
     from arr_stream.evaluation.coverage import evaluate_coverage
     from arr_stream.evaluation.footage import load_footage
-    from arr_stream.selection.budget import budget_tokens
 
     budgets = list(dict.fromkeys(budget or ("40", "101")))
-    for each in budgets:
-        budget_tokens(each, 1 << 30)
     settings = Settings.load(preset, overrides or ())
+    for each in budgets:
+        settings.with_values({"selection.budget": each})
     report = evaluate_coverage(load_footage(data), budgets, settings, progress=say)
     show(report, as_json=as_json)
 
@@ -60,9 +59,6 @@ def questions(
         list[str] | None,
         options.option("Tokens a frame, or a share of the grid; repeat it (100% and 25%).", options.LOOK),
     ] = None,
-    tell_options: Annotated[
-        bool, options.option("Add the possible answers to the question.", options.ASK, "--tell-options")
-    ] = False,
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     as_json: Json = False,
@@ -80,27 +76,24 @@ def questions(
     from arr_stream.evaluation.answers import BUDGETS, AnswersReport, ask_questions, sessions
     from arr_stream.evaluation.questions import Skipped, read_questions
     from arr_stream.plain_text import model_name
-    from arr_stream.selection.budget import budget_tokens
 
     budgets = list(dict.fromkeys(budget or BUDGETS))
-    for each in budgets:
-        budget_tokens(each, settings.grid.max_pixels)
+    for share in budgets:
+        settings.with_values({"selection.budget": share})
     found, left_out = read_questions(data)
     skipped, outcomes = list(left_out), []
     for line in left_out:
-        _tell(line)
+        _report(line)
     fetch_needed(settings)
     new_session = sessions(settings)
     try:
         with stop_on_signals() as stop, counting() as advance:
-            for each_outcome in ask_questions(
-                found, new_session, settings, budgets, tell_options=tell_options, stop=stop, progress=advance
-            ):
-                if isinstance(each_outcome, Skipped):
-                    skipped.append(each_outcome)
-                    _tell(each_outcome)
+            for each in ask_questions(found, new_session, settings, budgets, stop=stop, progress=advance):
+                if isinstance(each, Skipped):
+                    skipped.append(each)
+                    _report(each)
                 else:
-                    outcomes.append(each_outcome)
+                    outcomes.append(each)
     finally:
         # Even after an interruption: the existing outcomes took long to compute.
         if outcomes:
@@ -114,7 +107,7 @@ def questions(
         )
 
 
-def _tell(skipped: Skipped) -> None:
+def _report(skipped: Skipped) -> None:
     console.say(f"line {skipped.line}: {skipped.reason}")
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from arr_stream.cli.console import err, out
 from arr_stream.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
-    from arr_stream.evaluation.tables import Report, ResultTable
+    from arr_stream.evaluation.tables import Report
 
 Sequences = Annotated[
     Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or with clips and NAME.boxes.json beside them.")
@@ -53,13 +54,5 @@ def show(report: Report, *, as_json: bool) -> None:
     if as_json:
         out.print_json(json.dumps(report.as_json()))
     else:
-        show_tables(report.tables)
-
-
-def show_tables(tables: Iterable[ResultTable]) -> None:
-    """Print each table that has rows, or its note instead."""
-    for table in tables:
-        if table.rows:
-            out.print(table.rich())
-        elif table.note:
-            out.print(table.note, markup=False)
+        for table in report.tables:
+            out.print(table if table.rows else Text(table.note), end="\n\n")

@@ -83,10 +83,6 @@ def option_values(
     budget: str | None, model: str | None = None, endpoint: str | None = None, *, download: bool = False
 ) -> dict[str, object]:
     """Return the settings of the options that were given, by dotted key."""
-    if budget is not None:
-        from arr_stream.selection.budget import budget_tokens
-
-        budget_tokens(budget, 1)
     given = {
         "selection.budget": budget,
         "vlm.model": model,

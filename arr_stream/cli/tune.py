@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from arr_stream.cli.console import counting, interrupted, out, say
-from arr_stream.cli.measuring import Json, Overrides, Preset, Sequences, cpu_settings, show_tables
+from arr_stream.cli.console import counting, interrupted, say
+from arr_stream.cli.measuring import Json, Overrides, Preset, Sequences, cpu_settings, show
 from arr_stream.errors import EvaluationDataError, NoGain
 
-if TYPE_CHECKING:
-    from arr_stream.tuning.report import TuneReport
+
+class Kind(StrEnum):
+    nothing = "nothing"
+    region = "region"
 
 
 def tune(
@@ -23,8 +24,8 @@ def tune(
         Path | None, typer.Option("-o", "--out", help="Preset to write (TOML), if the weights prove better.")
     ] = None,
     ask: Annotated[
-        list[str] | None,
-        typer.Option(help="Query for the object: nothing or region; repeatable (both)."),
+        list[Kind] | None,
+        typer.Option(help="Query for the object; repeatable (both)."),
     ] = None,
     hold_out: Annotated[
         list[str] | None, typer.Option(help="Held-out sequences: half, other-half, or names; repeatable.")
@@ -43,13 +44,12 @@ def tune(
     fixed = {"selection.budget": budget, "selection.per_second": 0.0}
     settings = cpu_settings("tune", preset, overrides).with_values(fixed)
     from arr_stream.evaluation.footage import load_footage
-    from arr_stream.files import make_parent, prepare_output
-    from arr_stream.tuning.recording import KINDS, checked_kinds
+    from arr_stream.files import make_parent, prepare_output, written_whole
     from arr_stream.tuning.report import LEAST_HELD_OUT
     from arr_stream.tuning.tuner import divide
     from arr_stream.tuning.tuner import tune as tune_weights
 
-    kinds, hold_out = checked_kinds(ask or KINDS), hold_out or ["half"]
+    hold_out = hold_out or ["half"]
     if output is None:
         say("nothing will be written: --out names a file for the weights")
     else:
@@ -68,42 +68,21 @@ def tune(
             report = tune_weights(
                 footage,
                 settings,
-                kinds=kinds,
+                origin=data.resolve().name,
+                kinds=[kind.value for kind in dict.fromkeys(ask or Kind)],
                 hold_out=hold_out,
                 rounds=rounds,
                 progress=lambda what, done, of: advance(f"{what}, {done} of {of}", done, of),
             )
     except KeyboardInterrupt:
         raise interrupted(", nothing was written") from None
-    _finish(report, data.resolve().name, output, as_json=as_json, force=force)
+    # First: the weights took longest, so a later failure must not lose them.
+    if output is not None and report.gain.reliable:
+        with written_whole(output, force=force) as partial:
+            partial.write_text(report.preset(), encoding="utf-8")
+        say(f"wrote {output}; use it with --preset {output}")
+    show(report, as_json=as_json)
     if output is not None and not report.gain.reliable:
         raise NoGain(
             f"{output} not written: gain {report.gain}", remedy="keep the present weights, or give more footage"
         )
-
-
-def _finish(report: TuneReport, origin: str, output: Path | None, *, as_json: bool, force: bool) -> None:
-    """Write the preset if it is reliably better, and print the results."""
-    from arr_stream.files import written_whole
-    from arr_stream.tuning.report import gains, preset, tables
-
-    text, gain = preset(report, origin), report.gain
-    # First: the weights took longest, so a later failure must not lose them.
-    if output is not None and gain.reliable:
-        with written_whole(output, force=force) as partial:
-            partial.write_text(text, encoding="utf-8")
-        say(f"wrote {output}; use it with --preset {output}")
-    if not as_json:
-        show_tables(tables(report))
-        out.print(gains(report), markup=False)
-        return
-    values = {
-        "tables": [table.as_json() for table in tables(report)],
-        "gain": {**asdict(gain), "reliable": gain.reliable},
-        "scoring": report.weights.model_dump(),
-        "preset": text if gain.reliable else None,
-        "fitted": report.fitted,
-        "held_out": report.held_out,
-        "budget": report.budget,
-    }
-    out.print_json(json.dumps(values))

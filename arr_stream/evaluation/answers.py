@@ -1,9 +1,7 @@
 """Evaluation of a model's answers with a share of the cells.
 
 Every question starts with an empty memory and takes the path of `ask`: the frames of its picture or video through the
-pipeline, the chosen cells to the model, the question at the end. Of given options the likeliest counts, by the
-probability of the whole answer. Without options, or with a model behind a server, which reports no probabilities, the
-words count.
+pipeline, the chosen cells to the model, the question with its options at the end.
 """
 
 from __future__ import annotations
@@ -12,18 +10,19 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-
-import numpy as np
+from statistics import fmean, median
+from threading import Event
 
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
-from arr_stream.errors import BudgetError, ContextExceeded, NothingChosen, QueryError, ServerFailed, SourceError
+from arr_stream.errors import ContextExceeded, NothingChosen, QueryError, ServerFailed, SourceError
 from arr_stream.evaluation.questions import Question, Skipped
 from arr_stream.evaluation.tables import Report, ResultTable, Value
+from arr_stream.patch_set import Answer, PatchSet
+from arr_stream.run import run
 from arr_stream.stream import Models
 from arr_stream.stream import open as open_stream
-from arr_stream.threads import one_opencv_thread
-from arr_stream.vlm import ModelSession, Stop, Weighs, make_session
+from arr_stream.vlm import ModelSession, make_session
 from arr_stream.vlm.qwen3_vl.prompt import Media
 from arr_stream.vlm.watcher import Plan, Watcher
 
@@ -31,7 +30,7 @@ WHOLE = "100%"
 """The budget that leaves no choice: every cell of every frame."""
 BUDGETS = (WHOLE, "25%")
 
-OfTheQuestion = (SourceError, QueryError, BudgetError, NothingChosen, ContextExceeded)
+OfTheQuestion = (SourceError, QueryError, NothingChosen, ContextExceeded)
 """Errors about a single question; any other error ends the evaluation."""
 
 NewSession = Callable[[Media], ModelSession]
@@ -40,17 +39,10 @@ NewSession = Callable[[Media], ModelSession]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One question with one budget.
+    """Answer to one question with one budget.
 
-    Args:
-        line, question: Line and text of the question.
-        budget: As in `selection.budget`.
-        tokens: Visual tokens in the model's memory at the question.
-        right: The likeliest option is an answer or, where words count, the words are.
-        said: The model's words.
-        picked: The likeliest option; None where words count.
-        choosing_ms: Time of the selection, over all frames.
-        answering_ms: Time of the model: the vision tower, prefill, and the whole answer.
+    `tokens` are the visual tokens in the model's memory at the question, `choosing_ms` the time of the selection over
+    all frames, `answering_ms` that of the model: the vision tower, prefill, and the whole answer.
     """
 
     line: int
@@ -59,7 +51,6 @@ class Outcome:
     tokens: int
     right: bool
     said: str
-    picked: str | None
     choosing_ms: float
     answering_ms: float
 
@@ -80,20 +71,18 @@ class AnswersReport(Report):
                 f"Right answers of {self.model}",
                 ("budget", "questions", "right", "from", "to", "tokens", "ms", "choosing"),
                 tuple(_row(budget, [each for each in self.outcomes if each.budget == budget]) for budget in budgets),
-                "Right: of offered answers the likeliest, otherwise the words. From, to: 95% interval. Tokens: mean "
-                "number of visual tokens of the picture or video. ms: median from the first frame to the whole answer, "
-                "reading files left out; choosing: the time of the selection in it.",
+                "From, to: 95% interval. Tokens: mean number of visual tokens of the picture or video. ms: median from "
+                "the first frame to the whole answer, reading files left out; choosing: the time of the selection.",
             ),
         )
 
 
 def _row(budget: str, outcomes: Sequence[Outcome]) -> tuple[Value, ...]:
-    right = float(np.mean([outcome.right for outcome in outcomes]))
-    tokens = round(float(np.mean([outcome.tokens for outcome in outcomes])))
-    spent = round(float(np.median([outcome.choosing_ms + outcome.answering_ms for outcome in outcomes])))
-    choosing = round(float(np.median([outcome.choosing_ms for outcome in outcomes])))
-    low, high = wilson(right, len(outcomes))
-    return budget, len(outcomes), right, low, high, tokens, spent, choosing
+    right = fmean(outcome.right for outcome in outcomes)
+    tokens = round(fmean(outcome.tokens for outcome in outcomes))
+    spent = round(median(outcome.choosing_ms + outcome.answering_ms for outcome in outcomes))
+    choosing = round(median(outcome.choosing_ms for outcome in outcomes))
+    return budget, len(outcomes), right, *wilson(right, len(outcomes)), tokens, spent, choosing
 
 
 def wilson(share: float, trials: int) -> tuple[float, float]:
@@ -128,8 +117,7 @@ def ask_questions(
     settings: Settings,
     budgets: Sequence[str],
     *,
-    tell_options: bool = False,
-    stop: Stop,
+    stop: Event,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Iterator[Outcome | Skipped]:
     """Ask every question with every budget; a question that fails with one of them counts with none.
@@ -139,77 +127,57 @@ def ask_questions(
         new_session: From `sessions`.
         settings: All settings except the budget.
         budgets: As in `selection.budget`.
-        tell_options: Add the options to each question; always done for a model behind a server.
         stop: Ends it after the current frame or token when set.
         progress: Called with the next step, the number done, and the total.
 
     Raises:
         ArrStreamError: Any error that is not about a single question; see `OfTheQuestion`.
     """
-    models, total = Models.load(settings), len(questions) * len(budgets)
+    models = Models.load(settings)
     for number, asked in enumerate(questions):
-        outcomes: list[Outcome] = []
+        progress(f"question {number + 1} of {len(questions)}", number, len(questions))
         try:
-            for budget in budgets:
-                done = number * len(budgets) + len(outcomes)
-                progress(f"question {number + 1} of {len(questions)}, {budget}", done, total)
-                outcome = _ask(asked, budget, new_session, settings, models, tell_options, stop)
-                if outcome is None:
-                    return
-                outcomes.append(outcome)
+            outcomes = [_ask(asked, budget, new_session, settings, models, stop) for budget in budgets]
         except OfTheQuestion as exc:
             yield Skipped(asked.line, str(exc))
             continue
-        yield from outcomes
+        if stop.is_set():
+            return
+        yield from filter(None, outcomes)
 
 
 def _ask(
-    asked: Question,
-    budget: str,
-    new_session: NewSession,
-    settings: Settings,
-    models: Models,
-    tell_options: bool,
-    stop: Stop,
+    asked: Question, budget: str, new_session: NewSession, settings: Settings, models: Models, stop: Event
 ) -> Outcome | None:
     """Return the outcome; None if it was stopped."""
-    session = new_session("video" if asked.video else "image")
-    prompt = asked.question
-    if asked.options and (tell_options or not isinstance(session, Weighs)):
-        prompt = f"{prompt} Answer with one of these and nothing else: {', '.join(asked.options)}."
-    choosing_ms = answering_ms = 0.0
+    choosing_ms, answering_ms = [], []
+    answers: list[Answer] = []
+
+    def add(patches: PatchSet) -> None:
+        choosing_ms.append(total_ms(patches.latency_ms))
+        if patches.feeding is not None:
+            answering_ms.append(patches.feeding.vision_ms + patches.feeding.prefill_ms)
+        answers.extend(patches.answers)
+
     settings = settings.with_values({"selection.budget": budget})
-    try:
-        stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
-        with stream, one_opencv_thread():
-            stream.look_ahead = True
-            watcher = Watcher(session, Plan(prompt), stream=stream, fps=settings.vlm.fps, stop=stop)
-            for patches in stream:
-                assert stream.frame is not None
-                choosing_ms += total_ms(patches.latency_ms)
-                shown = watcher.watch(stream.frame, patches, "last" if stream.last else None)
-                if shown.feeding is not None:
-                    answering_ms += shown.feeding.vision_ms + shown.feeding.prefill_ms
-                if stop.is_set():
-                    return None
-        (answer,) = shown.answers
-        if watcher.failure is not None:
-            raise watcher.failure
-        if answer.error is not None:
-            raise ServerFailed(answer.error)
-        picked = None
-        if asked.options and isinstance(session, Weighs):
-            picked = asked.options[int(np.argmax(session.weigh(prompt, asked.options)))]
-    finally:
-        session.close()
+    stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
+    session = new_session("video" if asked.video else "image")
+    watcher = Watcher(session, Plan(asked.prompt), stream=stream, fps=settings.vlm.fps, stop=stop)
+    result = run(stream, [], watcher=watcher, on_frame=add, stop=stop)
+    if error := result.error or watcher.failure:
+        raise error
+    if stop.is_set():
+        return None
+    (answer,) = answers
+    if answer.error is not None:
+        raise ServerFailed(answer.error)
     return Outcome(
         line=asked.line,
         question=asked.question,
         budget=budget,
         tokens=answer.visual_tokens,
-        right=picked in asked.answer if picked is not None else asked.is_right(answer.text),
+        right=asked.is_right(answer.text),
         said=answer.text.strip(),
-        picked=picked,
-        choosing_ms=choosing_ms,
-        answering_ms=answering_ms + answer.prefill_ms + answer.decode_ms,
+        choosing_ms=sum(choosing_ms),
+        answering_ms=sum(answering_ms) + answer.prefill_ms + answer.decode_ms,
     )

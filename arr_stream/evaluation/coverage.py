@@ -22,11 +22,8 @@ from arr_stream.types import BoolArray, FloatArray, Grid, IntArray
 class CoverageRow:
     """One sequence at one budget, means over its frames.
 
-    Args:
-        budget: Tokens a frame, or a share of the grid such as `10%`.
-        coverage, oracle: Share of the object's pixels inside the chosen fine cells, and inside the best ones.
-        context: Share of the frame inside any cell.
-        tokens: Cells a frame.
+    `coverage` and `oracle` are shares of the object's pixels, inside the chosen fine cells and inside the best ones;
+    `context` is the share of the frame inside any cell, `tokens` the cells a frame.
     """
 
     sequence: str
@@ -55,14 +52,9 @@ class CoverageReport(Report):
     def tables(self) -> tuple[ResultTable, ...]:
         means = self.means()
         headings = (f"{budget} tokens".replace("% ", "% of the ") for budget in means)
-        names = {row.sequence for row in self.sequences}
-        return (
-            ResultTable(
-                f"Mean coverage of the object, {len(names)} sequences",
-                ("choice", *headings),
-                tuple((method, *(mean[method] for mean in means.values())) for method in ("arr-stream", "oracle")),
-            ),
-        )
+        rows = [(method, *(mean[method] for mean in means.values())) for method in ("arr-stream", "oracle")]
+        title = f"Mean coverage of the object, {len({row.sequence for row in self.sequences})} sequences"
+        return (ResultTable(title, ("choice", *headings), rows),)
 
     def facts(self) -> Mapping[str, Any]:
         return {"mean_coverage": self.means(), "sequences": self.sequences}
@@ -74,13 +66,7 @@ def evaluate_coverage(
     settings: Settings,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CoverageReport:
-    """Score region queries on every sequence, beside the best possible choice.
-
-    Args:
-        footage: With masks.
-        budgets: Tokens a frame, or shares of the grid.
-        settings: All others.
-        progress: Called with the name of the next sequence.
+    """Score region queries on every sequence, at each budget, beside the best possible choice.
 
     Raises:
         EvaluationDataError: Masks that do not fit the frames, or an object that is not visible.

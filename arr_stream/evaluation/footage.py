@@ -65,9 +65,8 @@ def load_footage(folder: Path) -> list[Footage]:
 def _masked(path: Path, masks_folder: Path) -> Footage:
     pictures, masks = sorted(path.glob("*.jpg")), sorted((masks_folder / path.name).glob("*.png"))
     if not pictures or len(pictures) != len(masks):
-        raise EvaluationDataError(
-            f"{path}: {len(pictures)} pictures and {len(masks)} masks", remedy=f"{_LAYOUT}, as many masks as pictures"
-        )
+        counts = f"{len(pictures)} pictures and {len(masks)} masks"
+        raise EvaluationDataError(f"{path}: {counts}", remedy=f"{_LAYOUT}, as many masks as pictures")
     return Footage(path.name, path, lambda: _read_frames(path), lambda: [_read_mask(mask) for mask in masks])
 
 
@@ -92,9 +91,8 @@ def _boxed(path: Path) -> Footage:
 
 def _filled(box: Box | None, size_wh: tuple[int, int]) -> BoolArray:
     mask = np.zeros(size_wh[::-1], bool)
-    if box is not None:
-        x, y, w, h = box
-        mask[max(0, round(y)) : max(0, round(y + h)), max(0, round(x)) : max(0, round(x + w))] = True
+    x, y, w, h = box or (0, 0, 0, 0)
+    mask[max(0, round(y)) : max(0, round(y + h)), max(0, round(x)) : max(0, round(x + w))] = True
     return mask
 
 
@@ -115,12 +113,9 @@ def read_paired(footage: Footage, *, boxed: bool = True) -> tuple[list[Frame], l
             f"{footage.name}: {len(masks)} masks for {len(frames)} frames", remedy="every frame needs one mask"
         )
     for frame, mask in zip(frames, masks, strict=True):
-        (width, height), (rows, columns) = frame.size_wh, mask.shape
-        if (columns, rows) != (width, height):
-            raise EvaluationDataError(
-                f"{footage.name}: mask {frame.index} has {columns}x{rows} px, its frame {width}x{height}",
-                remedy="masks must have the size of their frames",
-            )
+        if mask.shape[::-1] != frame.size_wh:
+            sizes = "mask {} has {}x{} px, its frame {}x{}".format(frame.index, *mask.shape[::-1], *frame.size_wh)
+            raise EvaluationDataError(f"{footage.name}: {sizes}", remedy="masks must have the size of their frames")
     if (boxed and not masks[0].any()) or not any(mask.any() for mask in masks[1:]):
         raise EvaluationDataError(
             f"{footage.name}: the object is not on {'the first frame and ' if boxed else ''}a later one",

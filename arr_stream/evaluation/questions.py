@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -30,13 +30,11 @@ _COUNTS = (
 )
 _DIGITS = {word: str(number) for number, word in enumerate(_COUNTS.split())}
 
-
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-_Texts = Annotated[tuple[_Text, ...], BeforeValidator(_listed)]
+_Texts = Annotated[
+    tuple[_Text, ...],
+    BeforeValidator(lambda value: value if isinstance(value, list) else [] if value is None else [value]),
+]
 
 
 class Question(BaseModel):
@@ -56,6 +54,12 @@ class Question(BaseModel):
     query: _Texts = ()
     line: int = 0
     source: Path = Path()
+
+    @property
+    def prompt(self) -> str:
+        """The question with its options."""
+        told = f" Answer with one of these and nothing else: {', '.join(self.options)}." if self.options else ""
+        return self.question + told
 
     @property
     def queries(self) -> tuple[TextQuery, ...]:
@@ -99,37 +103,32 @@ def read_questions(path: Path) -> tuple[list[Question], list[Skipped]]:
     found: list[Question] = []
     skipped: list[Skipped] = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
         try:
-            found.append(_question(line, number, file.parent))
+            if line.strip():
+                found.append(_question(line, number, file.parent))
         except ArrStreamError as exc:
             skipped.append(Skipped(number, str(exc)))
     if not found:
-        first = f"; line {skipped[0].line}: {skipped[0].reason}" if skipped else ""
         raise EvaluationDataError(
-            f"{file}: no questions{first}", remedy="each line is a JSON object, see docs/measuring.md"
+            f"{file}: no questions" + "".join(f"; line {each.line}: {each.reason}" for each in skipped[:1]),
+            remedy="each line is a JSON object, see docs/measuring.md",
         )
     return found, skipped
 
 
 def _question(line: bytes, number: int, folder: Path) -> Question:
-    """Parse one line.
-
-    Raises:
-        EvaluationDataError, QueryError, InvalidSetting: The line is invalid; the message states the expected form.
-    """
+    """Parse one line; errors state the expected form."""
     try:
         asked = Question.model_validate_json(line)
     except ValidationError as exc:
         error = exc.errors(include_url=False)[0]
         field = f"`{error['loc'][0]}`" if error["loc"] else "the line"
         raise EvaluationDataError(f"{field} is no text or list of texts: {error['msg']}") from exc
-    options, wrong = asked.options, [answer for answer in asked.answer if answer not in asked.options]
-    if len(set(options)) < len(options) or len(options) == 1:
-        raise EvaluationDataError(f"expected `options` that differ, two or more, found {', '.join(options)}")
+    options, wrong = ", ".join(asked.options), [answer for answer in asked.answer if answer not in asked.options]
+    if len(set(asked.options)) < len(asked.options) or len(asked.options) == 1:
+        raise EvaluationDataError(f"expected `options` that differ, two or more, found {options}")
     if options and wrong:
-        raise EvaluationDataError(f"expected `answer` among the options {', '.join(options)}, found {wrong[0]!r}")
+        raise EvaluationDataError(f"expected `answer` among the options {options}, found {wrong[0]!r}")
     if (asked.picture is None) == (asked.video is None):
         raise EvaluationDataError("expected either `picture` or `video`")
     source = folder / (asked.picture or asked.video or "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.markdown import Markdown
 
 Value = str | int | float | None
 
@@ -29,22 +29,15 @@ class ResultTable:
     """
 
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Value, ...], ...]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
     note: str = ""
     digits: int = 3
 
-    def rich(self) -> Table:
-        """Return the table for the terminal."""
-        from rich.table import Table
+    def __rich__(self) -> Markdown:
+        from rich.markdown import Markdown
 
-        table = Table(title=self.title, title_justify="left", caption=self.note or None, caption_justify="left")
-        table.padding = 0
-        for heading, right in zip(self.columns, self._numeric(), strict=True):
-            table.add_column(heading, justify="right" if right else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*(self._text(value) for value in row))
-        return table
+        return Markdown(self.markdown())
 
     def markdown(self) -> str:
         """Return the table as Markdown: title in bold, the table, the note below."""
@@ -52,25 +45,6 @@ class ResultTable:
         lines = [self.columns, rules, *([self._text(value).replace("|", "\\|") for value in row] for row in self.rows)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return "\n\n".join(part for part in (f"**{self.title}**", table, self.note) if part)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "title": self.title,
-            "columns": list(self.columns),
-            "rows": [[round(v, self.digits + 2) if isinstance(v, float) else v for v in row] for row in self.rows],
-            "note": self.note,
-            "digits": self.digits,
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> ResultTable:
-        return cls(
-            values["title"],
-            tuple(values["columns"]),
-            tuple(tuple(row) for row in values["rows"]),
-            values["note"],
-            values["digits"],
-        )
 
     def _numeric(self) -> list[bool]:
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
@@ -118,7 +92,7 @@ class Report:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        return {**plain(self.facts()), "tables": [table.as_json() for table in self.tables]}
+        return {**plain(self.facts()), "tables": plain(self.tables)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.processes import usable_cores
 from arr_stream.relevance.query import Query, RegionQuery, parse_text, resized_queries
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
 from arr_stream.stream import Stream, fetch_weights, make_device
 from arr_stream.types import FloatArray, Frame, Grid
@@ -264,11 +263,8 @@ class LiveStream(Stream):
         """Change the settings from the next frame on; wait here, while the stream runs, for keyframe models they need.
 
         Raises:
-            BudgetError: The budget does not fit the grid.
             ArrStreamError: The keyframe models cannot be loaded; the settings stay as they are.
         """
-        grid = Grid.for_size(self._size_wh, max_pixels=settings.grid.max_pixels)
-        budget_tokens(settings.selection.budget, grid.cells)
         if maker_values(settings) != maker_values(self.settings):
             self._load(settings)
             return

@@ -20,7 +20,6 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, parse_text
 from arr_stream.run import run
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source, SourceStats
 from arr_stream.vlm.watcher import LiveWatcher, Plan, Watcher
 
@@ -249,7 +248,6 @@ class StreamRunner:
             with self._lock:
                 stream = self._stream
                 if stream is None:
-                    budget_tokens(settings.selection.budget, 1 << 30)
                     self._settings = settings
             if stream is not None:
                 # Outside of the lock, since keyframe models may have to be loaded.

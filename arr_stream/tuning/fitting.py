@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,8 @@ from arr_stream.config import ScoringSettings
 from arr_stream.relevance.scorers import Change, Sample, balance_tensions
 from arr_stream.threads import one_torch_thread
 
+Progress = Callable[[str, int, int], None]
+"""Callback for progress: description, amount done, total amount."""
 NAMES = tuple(ScoringSettings.model_fields)
 DECIMALS = 3
 """Decimals to which fitted weights are rounded before they are tested or written."""
@@ -29,7 +30,7 @@ _FRAMES = 6
 _TEMPERATURES = 0.5, 0.1
 """Softness of the choice at the first and the last step, in standard deviations of a frame's scores."""
 _PULL = 0.05
-"""Weight of the distance from the start."""
+"""Weight of the mean squared distance from the start, in units of each range."""
 _EVERY = 10
 """Steps from one validation to the next."""
 _PATIENCE = 8
@@ -43,13 +44,11 @@ class FrameTable:
 
     Args:
         sample: Channels and relevance of all cells, with a figure, words and change; every number as `[cells]`.
-        answered: `[cells]`, highest relevance of any of them.
         share: `[cells]`, share of the object's pixels in each cell; sums to 1.
         fine: Number of fine cells that were chosen within the budget.
     """
 
     sample: Sample
-    answered: Tensor
     share: Tensor
     fine: int
 
@@ -58,56 +57,21 @@ Case = Sequence[FrameTable]
 """Frames of one sequence with one query. Cases have equal weight, regardless of their length."""
 
 
-class Parameters:
-    """The scorers' weights as one leaf tensor, each within its limits.
-
-    Args:
-        start: Weights to start from, and to which the penalty pulls.
-
-    Attributes:
-        values: `[len(NAMES)]` float32, requires a gradient.
-    """
-
-    def __init__(self, start: ScoringSettings) -> None:
-        self.values = torch.tensor([float(getattr(start, name)) for name in NAMES], requires_grad=True)
-        self._origin = self.values.detach().clone()
-
-    def weights(self) -> ScoringSettings:
-        """Return the weights as 0-d tensors, so that gradients flow through the scorers' own code."""
-        values: Any = dict(zip(NAMES, self.values.unbind(), strict=True))
-        return ScoringSettings.model_construct(**values)
-
-    def settings(self) -> ScoringSettings:
-        """Return the weights as plain numbers, rounded."""
-        rounded = (round(value, DECIMALS) for value in self.values.detach().tolist())
-        return ScoringSettings.model_validate(dict(zip(NAMES, rounded, strict=True)))
-
-    def distance(self) -> Tensor:
-        """Return the mean squared distance from the start, in units of each range.
-
-        As a penalty, it keeps weights that the data do not determine.
-        """
-        low, high = _LIMITS.unbind(dim=1)
-        return (((self.values - self._origin) / (high - low)) ** 2).mean()
-
-    def confine(self) -> None:
-        """Clamp the values to their limits after a step."""
-        with torch.no_grad():
-            self.values.clamp_(*_LIMITS.unbind(dim=1))
+def leaf(weights: ScoringSettings) -> Tensor:
+    """Return the weights as one tensor `[len(NAMES)]` that requires a gradient."""
+    return torch.tensor([float(getattr(weights, name)) for name in NAMES], requires_grad=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Result of a fit.
+def as_weights(values: Tensor) -> ScoringSettings:
+    """Return `leaf` as weights that are 0-d tensors, so that gradients flow through the scorers' own code."""
+    weights: Any = dict(zip(NAMES, values.unbind(), strict=True))
+    return ScoringSettings.model_construct(**weights)
 
-    Args:
-        weights: Those of the best validation.
-        before, after: Coverage by the hard choice on validation frames, from the records.
-    """
 
-    weights: ScoringSettings
-    before: float
-    after: float
+def rounded(values: Tensor) -> ScoringSettings:
+    """Return `leaf` as weights that are plain numbers."""
+    numbers = (round(value, DECIMALS) for value in values.detach().tolist())
+    return ScoringSettings.model_validate(dict(zip(NAMES, numbers, strict=True)))
 
 
 def fit(
@@ -116,26 +80,26 @@ def fit(
     start: ScoringSettings,
     *,
     steps: int = STEPS,
-    advance: Callable[[int, int, float], None] = lambda step, steps, coverage: None,
-) -> Fit:
-    """Return weights whose choice covers more of the object on the validation frames; the start's if none does.
+    progress: Progress = lambda what, done, of: None,
+) -> ScoringSettings:
+    """Return weights whose choice covers more of the object on the validation frames; the start if none does.
 
     Args:
         training: Frames that gradients are taken from.
         validation: Frames that decide when to stop.
         start: Weights to start from.
         steps: Most steps.
-        advance: Called at each validation with the step, the most steps and the best coverage.
+        progress: Called at each validation.
 
     Returns:
-        The fit; the same for the same arguments, to the bit.
+        The weights of the best validation; the same for the same arguments, to the bit.
     """
-    parameters = Parameters(start)
-    optimizer = torch.optim.Adam([parameters.values], lr=_RATE)
+    values = leaf(start)
+    origin, (low, high) = values.detach().clone(), _LIMITS.unbind(dim=1)
+    optimizer = torch.optim.Adam([values], lr=_RATE)
     generator = np.random.default_rng(0)
     with one_torch_thread():
-        before = best = hard_coverage(validation, parameters.settings())
-        weights, best_step = start, 0
+        best, best_step, weights = hard_coverage(validation, rounded(values)), 0, start
         for step, temperature in enumerate(np.geomspace(*_TEMPERATURES, steps).tolist(), start=1):
             drawn = [
                 case[index]
@@ -143,26 +107,30 @@ def fit(
                 for index in generator.choice(len(case), _FRAMES, replace=len(case) < _FRAMES).tolist()
             ]
             optimizer.zero_grad()
-            loss = 1 - soft_coverage(drawn, parameters.weights(), temperature)
-            (loss + _PULL * parameters.distance()).backward()  # type: ignore[no-untyped-call]
+            # The pull to the start keeps weights that the data do not determine.
+            distance = (((values - origin) / (high - low)) ** 2).mean()
+            loss = 1 - soft_coverage(drawn, as_weights(values), temperature) + _PULL * distance
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            parameters.confine()
+            with torch.no_grad():
+                values.clamp_(low, high)
             if step % _EVERY:
                 continue
-            found = hard_coverage(validation, parameters.settings())
+            found = hard_coverage(validation, rounded(values))
             if found > best:
-                best, best_step, weights = found, step, parameters.settings()
-            advance(step, steps, best)
+                best, best_step, weights = found, step, rounded(values)
+            progress(f"fit: coverage {best:.3f}", step, steps)
             if step - best_step >= _EVERY * _PATIENCE:
                 break
-    return Fit(weights, before, best)
+    return weights
 
 
 def soft_coverage(tables: Sequence[FrameTable], weights: ScoringSettings, temperature: float) -> Tensor:
     """Return the mean share of the object in a soft choice; `temperature` in standard deviations of each frame's
     scores."""
     sums = []
-    for group in _of_one_size(tables):
+    for cells in dict.fromkeys(len(table.share) for table in tables):
+        group = [table for table in tables if len(table.share) == cells]
         scores = frame_scores(group, weights)
         scores = (scores - scores.mean(dim=1, keepdim=True)) / (scores.std(dim=1, keepdim=True) + 1e-6)
         sums.append((soft_topk(scores, _counts(group), temperature) * _shares(group)).sum())
@@ -190,15 +158,9 @@ def frame_scores(group: Case, weights: ScoringSettings) -> Tensor:
     change = Change(*(joined(changes, name) for name in ("cells", "certainty", "known")))
     values = {name: joined(samples, name) for name in ("values", "relevance", "figure", "moved", "words")}
     sample = Sample(**values, change=change)
-    scores: Tensor = balance_tensions(sample, joined(group, "answered"), weights)[0]
+    answered = torch.cat([each.relevance.max().expand(len(each.relevance)) for each in samples])
+    scores: Tensor = balance_tensions(sample, answered, weights)[0]
     return scores.reshape(len(group), -1)
-
-
-def _of_one_size(tables: Sequence[FrameTable]) -> list[list[FrameTable]]:
-    groups: dict[int, list[FrameTable]] = defaultdict(list)
-    for table in tables:
-        groups[len(table.share)].append(table)
-    return list(groups.values())
 
 
 def _counts(group: Case) -> Tensor:

@@ -6,15 +6,13 @@ made with; `tuner` therefore records again after every fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.footage import Footage, read_paired, tight_box
 from arr_stream.keyframes.generate import InStepKeyframes
@@ -30,7 +28,7 @@ from arr_stream.types import FloatArray, Frame
 Kind = Literal["nothing", "region"]
 """Query for the object: none, or the box of its first mask."""
 
-KINDS: tuple[Kind, ...] = ("nothing", "region")
+KINDS = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,16 +38,13 @@ class Run:
     Args:
         footage: Its frames and masks.
         kind: Kind of query.
-        coverage, context: `[F]` shares of the object in fine cells and of the frame in any, see `score_cells`.
-        tokens: `[F]` cells chosen.
-        tables: Tables of the frames, if requested.
+        coverage: `[F]`, share of the object in fine cells, see `score_cells`.
+        tables: Inputs of the scorers on each frame.
     """
 
     footage: Footage
     kind: Kind
     coverage: FloatArray
-    context: FloatArray
-    tokens: FloatArray
     tables: tuple[FrameTable, ...]
 
 
@@ -77,26 +72,13 @@ class _RecordingPipeline(Pipeline):
         return super()._choose(state, texture, values, eighth_grey, frame)
 
 
-def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:
-    """Return the kinds of query, each once.
-
-    Raises:
-        InvalidSetting: A name is not in `KINDS`.
-    """
-    for name in names:
-        if name not in KINDS:
-            raise InvalidSetting(f"--ask {name!r}", remedy=f"write {' or '.join(KINDS)}")
-    return tuple(kind for kind in KINDS if kind in names)
-
-
-def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = False) -> Run:
+def run(footage: Footage, kind: Kind, settings: Settings) -> Run:
     """Send footage through the pipeline, every keyframe in step.
 
     Args:
         footage: Its frames and masks.
         kind: Kind of query.
         settings: As for any stream; `selection.budget` is the token budget.
-        tables: Record the scorers' inputs.
 
     Raises:
         EvaluationDataError: The masks do not fit the frames, or the object for the query is not visible.
@@ -106,16 +88,13 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     queries: list[Query] = [RegionQuery(tight_box(masks[0]))] if kind == "region" else []
     keyframes = InStepKeyframes(models.generator)
     pipeline = _RecordingPipeline(settings, keyframes, queries, encoder=models.encoder, pca=models.pca)
-    scores: list[tuple[float, float, int]] = []
-    recorded: list[FrameTable] = []
+    coverage: list[float] = []
+    tables: list[FrameTable] = []
     for frame, mask in zip(frames, masks, strict=True):
         patches = pipeline.step(frame)
         if not frame.index or not mask.any():
             continue
-        scores.append((*score_cells(mask, patches.cells_xyxy, patches.grid.cell_px), patches.tokens))
-        if tables:
-            sample, share = pipeline.sample, torch.from_numpy(object_shares(mask, patches.grid).ravel())
-            answered = sample.relevance.max().expand(len(share))
-            recorded.append(FrameTable(sample, answered, share, int((patches.level <= 0).sum())))
-    coverage, context, tokens = np.array(scores, np.float32).T
-    return Run(footage, kind, coverage, context, tokens, tuple(recorded))
+        coverage.append(score_cells(mask, patches.cells_xyxy, patches.grid.cell_px)[0])
+        share = torch.from_numpy(object_shares(mask, patches.grid).ravel())
+        tables.append(FrameTable(pipeline.sample, share, int((patches.level <= 0).sum())))
+    return Run(footage, kind, np.array(coverage, np.float32), tuple(tables))

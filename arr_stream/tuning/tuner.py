@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from arr_stream.config import ScoringSettings, Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting
 from arr_stream.evaluation.footage import Footage
-from arr_stream.tuning.fitting import STEPS, Fit, fit
+from arr_stream.tuning.fitting import STEPS, Progress, fit
 from arr_stream.tuning.recording import KINDS, Kind, Run, run
 from arr_stream.tuning.report import TuneReport
 
 VALIDATION_PART = 4
 """Divisor of the validation part: one in so many of each fitted sequence's (last) frames."""
-
-Progress = Callable[[str, int, int], None]
-"""Callback for progress: description, amount done, total amount."""
 
 
 def divide(footage: Sequence[Footage], hold_out: Sequence[str]) -> tuple[list[Footage], list[Footage]]:
@@ -46,6 +43,7 @@ def tune(
     footage: Sequence[Footage],
     settings: Settings,
     *,
+    origin: str = "",
     kinds: Sequence[Kind] = KINDS,
     hold_out: Sequence[str] = ("half",),
     rounds: int = 3,
@@ -57,6 +55,7 @@ def tune(
     Args:
         footage: At least two sequences, by name.
         settings: Everything else, and the weights to start from.
+        origin: Name of the data, for the report.
         kinds: Kinds of query for the object, with equal weight.
         hold_out: As in `divide`.
         rounds: Most times that weights are fitted and the pipeline is run with them.
@@ -76,33 +75,40 @@ def tune(
     fitted, held_out = divide(footage, hold_out)
     _check_visible(footage, boxed="region" in kinds)
 
-    def run_all(part: Sequence[Footage], weights: ScoringSettings, what: str, *, tables: bool = False) -> list[Run]:
+    def run_all(part: Sequence[Footage], weights: ScoringSettings, what: str) -> list[Run]:
         wanted = [(each, kind) for each in part for kind in kinds]
         runs = []
         for done, (each, kind) in enumerate(wanted):
             progress(f"{what}: {each.name}", done, len(wanted))
-            runs.append(run(each, kind, settings.model_copy(update={"scoring": weights}), tables=tables))
+            runs.append(run(each, kind, settings.model_copy(update={"scoring": weights})))
         progress(what, len(wanted), len(wanted))
         return runs
 
     start = best = settings.scoring
-    before = best_runs = runs = run_all(fitted, start, "untuned", tables=True)
+    before = best_runs = runs = run_all(fitted, start, "untuned")
     if any(not 0 < table.fine < len(table.share) for each in before for table in each.tables):
         raise InvalidSetting(
             f"budget {settings.selection.budget}: it shows a whole frame or none of it in detail",
             remedy="set --budget to a share of the frame, such as 10%",
         )
     for number in range(1, rounds + 1):
-        found = _fit(runs, best, steps, progress, number)
-        if found.weights in (best, start):
+        found = fit(
+            [each.tables[: _fitted_frames(each)] for each in runs],
+            [each.tables[_fitted_frames(each) :] for each in runs],
+            best,
+            steps=steps,
+            progress=progress,
+        )
+        if found in (best, start):
             break
-        runs = run_all(fitted, found.weights, f"round {number}", tables=True)
+        runs = run_all(fitted, found, f"round {number}")
         if _validation_coverage(runs) <= _validation_coverage(best_runs):
             break
-        best, best_runs = found.weights, runs
+        best, best_runs = found, runs
     held_before = run_all(held_out, start, "held out, untuned")
     held_after = run_all(held_out, best, "held out, tuned") if best != start else held_before
     return TuneReport(
+        origin,
         tuple(each.name for each in fitted),
         tuple(each.name for each in held_out),
         start,
@@ -136,12 +142,3 @@ def _fitted_frames(run: Run) -> int:
 def _validation_coverage(runs: Sequence[Run]) -> float:
     """Return the coverage of real runs on the validation frames; sequences and kinds of query have equal weight."""
     return float(np.mean([each.coverage[_fitted_frames(each) :].mean() for each in runs]))
-
-
-def _fit(runs: Sequence[Run], present: ScoringSettings, steps: int, progress: Progress, number: int) -> Fit:
-    def advance(step: int, steps: int, coverage: float) -> None:
-        progress(f"fit {number}: coverage {coverage:.3f}", step, steps)
-
-    training = [each.tables[: _fitted_frames(each)] for each in runs]
-    validation = [each.tables[_fitted_frames(each) :] for each in runs]
-    return fit(training, validation, present, steps=steps, advance=advance)

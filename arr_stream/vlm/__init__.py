@@ -5,8 +5,8 @@ Importing this package loads no model, so an installation needs only the depende
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -65,15 +65,6 @@ class ModelSession(Protocol):
 
     def close(self) -> None:
         """Release the frames, threads and connections; safe to call again."""
-        ...
-
-
-@runtime_checkable
-class Weighs(Protocol):
-    """Session that can compute the likelihood of an answer."""
-
-    def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
-        """Return the log-likelihood of each whole answer, given the frames so far; the memory is unchanged."""
         ...
 
 

@@ -204,4 +204,4 @@ def text(
         out.print_json(json.dumps([score.as_json() for score in scores]))
         return
     for table in text_tables(scores):
-        out.print(table.rich())
+        out.print(table)

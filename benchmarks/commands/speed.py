@@ -31,6 +31,17 @@ class PartName(StrEnum):
     end_to_end = "end-to-end"
 
 
+def start(
+    source: Annotated[str, typer.Argument(help="A video.")],
+    repeats: Annotated[int, typer.Option(min=1, help="Starts.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Time `arr-stream process` from the command to its first frame on disk, and its memory."""
+    from benchmarks.start import measure_start
+
+    show(measure_start(source, repeats), as_json=as_json)
+
+
 def device(
     device: Annotated[str, typer.Option(help="cuda or cpu; auto takes a GPU where there is one.")] = "auto",
     size: Annotated[str, typer.Option(help="Frame size, WIDTHxHEIGHT.")] = "1024x1024",

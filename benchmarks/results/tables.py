@@ -18,7 +18,8 @@ def tables_of(record: Record) -> list[ResultTable]:
     maker = MAKERS.get(record.section)
     if maker is not None:
         return maker(record.runs)
-    return [ResultTable.from_json(values) for run in record.runs for values in run.result["tables"]]
+    tables = [values for run in record.runs for values in run.result["tables"]]
+    return [ResultTable(**{**values, "rows": [tuple(row) for row in values["rows"]]}) for values in tables]
 
 
 def _text(runs: Sequence[Run]) -> list[ResultTable]:

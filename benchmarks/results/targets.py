@@ -392,10 +392,8 @@ TARGETS: tuple[Target, ...] = (
         for what, name, at_least, limits in STAGES
         for run, (size, limit) in enumerate(zip(STAGED, limits, strict=True))
     ),
-    Target(
-        "From the command to the first frame done", "stages", 1.5, fact("start", "seconds"), at_least=False, unit="s"
-    ),
-    Target("Memory of that", "stages", 350, fact("start", "memory_mb"), at_least=False, unit="MB"),
+    Target("From the command to the first frame done", "start", 1.5, fact("seconds"), at_least=False, unit="s"),
+    Target("Memory of that", "start", 350, fact("memory_mb"), at_least=False, unit="MB"),
     Target(
         "In vLLM, a quarter of 1,024 cells: first token sooner than of the whole", "serving", 5, sooner, unit="times"
     ),

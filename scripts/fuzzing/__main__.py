@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import ResultTable, plain
 from fuzzing.guard import CANARIES
 from fuzzing.target import all_targets, find_target
 
@@ -157,14 +157,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     title = f"{tried} inputs in {seconds:.0f} s, seed {asked.seed}: {len(failed)} findings"
     table = ResultTable(title, _COLUMNS, lines, digits=0)
-    console.print(table.rich())
+    console.print(table)
     for spec, outcome in failed:
         console.print(Text(outcome.output))
         if outcome.found is not None:
             console.print(Text(f"scripts/fuzz --target {spec} --reproduce {outcome.found}"), soft_wrap=True)
     if asked.json is not None:
         figures = {"seed": asked.seed, "inputs": tried, "seconds": seconds, "findings": len(failed)}
-        asked.json.write_text(json.dumps(figures | {"tables": [table.as_json()]}, indent=1) + "\n")
+        asked.json.write_text(json.dumps(figures | {"tables": [plain(table)]}, indent=1) + "\n")
     return EXIT_FINDINGS if failed else 0
 
 

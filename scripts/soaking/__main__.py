@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from arr_stream.evaluation.tables import plain
 from soaking.running import Plan, soak
 from soaking.verdicts import judge, slopes, verdict_table
 
@@ -33,7 +34,7 @@ def main() -> int:
     (asked.out / "soak.json").write_text(json.dumps(written, indent=1) + "\n")
     if asked.json is not None:
         table = verdict_table(outcome, verdicts)
-        asked.json.write_text(json.dumps({"tables": [table.as_json()], "slopes": slopes(outcome)}))
+        asked.json.write_text(json.dumps({"tables": [plain(table)], "slopes": slopes(outcome)}))
     for verdict in verdicts:
         print(f"{'good' if verdict.good else 'BAD '}  {verdict.what}: {verdict.found}")
     return 0 if all(verdict.good for verdict in verdicts) else 1

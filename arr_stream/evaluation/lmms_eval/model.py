@@ -110,7 +110,6 @@ class ChatModel(lmms):  # type: ignore[misc]
             "keyframes.interval": 1,
         }
         self._settings = Settings.load(preset).with_values(given | settings)
-        budget_tokens(self._settings.selection.budget, self._settings.grid.max_pixels)
         self._query = query
         video = {
             "min_pixels": min_pixels,

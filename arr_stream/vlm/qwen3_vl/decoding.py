@@ -85,24 +85,6 @@ def respond(
     return Response(tuple(ids), "".join(text), finish, (first - started) * 1e3, (ended - first) * 1e3, cache_bytes)
 
 
-@torch.inference_mode()
-def likelihoods(memory: Memory, question: Sequence[int], answers: Sequence[Sequence[int]]) -> tuple[float, ...]:
-    """Return the log-likelihood of each answer, its end included, to a question; the memory is unchanged."""
-    with memory.kept():
-        hidden = memory.read(question, memory.position)
-        return tuple(_likelihood(memory, hidden, memory.position + len(question), answer) for answer in answers)
-
-
-def _likelihood(memory: Memory, hidden: Tensor, position: float, answer: Sequence[int]) -> float:
-    log, ends = 0.0, sorted(memory.prompt.end_tokens)
-    with memory.kept():
-        for count, token in enumerate(answer):
-            log += float(_finite(memory.adapter.logits(hidden)).log_softmax(dim=-1)[token])
-            hidden = memory.read([token], position + count)
-    logs = _finite(memory.adapter.logits(hidden)).log_softmax(dim=-1)
-    return log + float(logs[ends].logsumexp(dim=0))
-
-
 def _finite(logits: Tensor) -> Tensor:
     if not bool(torch.isfinite(logits).all()):
         raise WeightsInvalid(

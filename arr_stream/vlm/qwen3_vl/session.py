@@ -16,7 +16,7 @@ from arr_stream.types import FloatArray, IntArray
 from arr_stream.vlm import OnText, Stop
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, default_layer, likelihoods, respond
+from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, default_layer, respond
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
@@ -66,14 +66,6 @@ class QwenSession(StreamingSession):
             )
             answer = self._answer(question, ids, response, gatherer.mean.numpy(), last)
             return answer if self._tally == Feeding() else replace(answer, fed=self._fed(last.index))
-
-    def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
-        """Return the log-likelihood of each answer; see `arr_stream.vlm.Weighs`."""
-        with self._lock, self._memory_errors():
-            self._flush()
-            self._check_seen()
-            ids = [self._prompt.text(answer) for answer in answers]
-            return likelihoods(self.memory, self._prompt.question(question), ids)
 
     def _answer(
         self, question: str, ids: list[int], response: Response, attention: FloatArray, last: ChosenFrame
