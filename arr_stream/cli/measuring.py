@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from arr_stream.cli.console import err, out
 from arr_stream.errors import InvalidSetting
@@ -55,4 +54,4 @@ def show(report: Report, *, as_json: bool) -> None:
         out.print_json(json.dumps(report.as_json()))
     else:
         for table in report.tables:
-            out.print(table if table.rows else Text(table.note), end="\n\n")
+            out.print(table if table.rows else table.note, "", sep="\n", markup=False)
