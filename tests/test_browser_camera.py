@@ -74,12 +74,13 @@ def test_a_waiting_reader_gets_what_comes_and_ends_when_it_is_finished() -> None
 
 
 QUICK = SETTINGS.with_values({"live.connect_seconds": 0.4, "live.stall_seconds": 0.8, "source.max_pixels": 100_000})
+MISSING = SETTINGS.with_values({"keyframes.embeddings": "clip", "clip.model": "/no-such-model"})
 SIZE_WH = (160, 96)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    with running(presets={"quick": QUICK}, most=2) as server:
+    with running(presets={"quick": QUICK, "missing": MISSING}, most=2) as server:
         yield server
 
 
@@ -228,6 +229,14 @@ def test_a_browser_that_falls_silent_is_asked_again_and_then_given_up(server: Ru
         assert sender.said() == {"again": True}
         assert close_code(sender.client) == 4408
         assert time.monotonic() - began < 5
+
+
+def test_a_model_that_cannot_be_loaded_is_named(server: RunningServer) -> None:
+    with camera(server, "preset=missing") as sender:
+        sender.said()
+        sender.send()
+        line, code = sender.refusal()
+        assert "no-such-model" in line and "\n" not in line and code == 1008
 
 
 def test_a_browser_that_never_sends_is_given_up(server: RunningServer) -> None:

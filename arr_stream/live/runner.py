@@ -70,6 +70,9 @@ class StreamRunner:
     Args:
         source: The source as given, without secrets; `opener` opens it.
         on_end: Called at the end of a source that cannot be reopened; None if it can be.
+
+    Attributes:
+        failure: Error that ended a source that cannot be reopened, set before `on_end` is called.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class StreamRunner:
         self.id = id
         self.name = name
         self.rules = list(parts.rules)
+        self.failure: ArrStreamError | None = None
         self.publisher = Publisher(id, parts.hub, self._dropped)
         self._started_unix = time.time()
         self._source_name = source
@@ -337,6 +341,7 @@ class StreamRunner:
                 if self._stop.is_set():
                     break
                 if self._on_end is not None:
+                    self.failure = error if isinstance(error, ArrStreamError) else None
                     break
                 if self._processed > began:
                     retry_seconds = _FIRST_RETRY_SECONDS

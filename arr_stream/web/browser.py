@@ -125,9 +125,10 @@ class BrowserSocket(StayingSocket):
         acknowledged, due = 0, None
         asked_again = False
         while not self.serving.clients.ended:
-            if source.error is not None:
-                raise source.error
-            if source.ended or not self.serving.has(runner):
+            if error := source.error or runner.failure:
+                raise error
+            # A source that has ended removes its stream, and `failure` is set before.
+            if not self.serving.has(runner):
                 return Close(REMOVED, "the stream was removed")
             if self._received > acknowledged:
                 acknowledged, asked_again, due = self._received, False, clock() + stall_seconds / 2
