@@ -37,8 +37,7 @@ COMMANDS = {
     "eval": ("evaluate:app", "Measure quality on footage with ground truth."),
     "bench": (
         "evaluate:bench",
-        "Measure a file: the start, stages, keyframes and frames between, and baselines in the same run. Look at the\n"
-        "ratios.",
+        "Measure a file: stages, keyframes and frames between, and baselines in the same run. Look at the ratios.",
     ),
     "tune": (
         "tune:tune",

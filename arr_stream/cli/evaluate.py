@@ -120,8 +120,7 @@ def bench(
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a file: the start, stages, keyframes and frames between, and baselines in the same run. Look at the
-    ratios."""
+    """Measure a file: stages, keyframes and frames between, and baselines in the same run. Look at the ratios."""
     settings = cpu_settings("bench", preset, overrides)
 
     from arr_stream.evaluation.stages import bench_file

@@ -12,15 +12,9 @@ from arr_stream.evaluation.tables import Report, ResultTable, Timing, plain
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number.
+    """One number of a part of the measurement, in `unit`, such as `ms`.
 
-    Args:
-        part: The part of the measurement that it belongs to.
-        what: What it is.
-        value: In `unit`.
-        unit: Such as `ms`.
-        limit: What it should reach; None where it is told for information.
-        at_least: The limit is the least it should be, not the most.
+    `limit` is the most that it should be, or, with `at_least`, the least; None where it is for information.
     """
 
     part: str
@@ -44,13 +38,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """Plan of the measurements.
-
-    Args:
-        seconds: Length of each measurement.
-        settings: `key=value` for the server's streams.
-        progress: Called with the name of the next measurement.
-    """
+    """Length of each measurement, settings `key=value` of the server's streams, and a callback for each name."""
 
     seconds: float = 20.0
     settings: tuple[str, ...] = ()
@@ -59,12 +47,7 @@ class LivePlan:
 
 @dataclass(frozen=True, slots=True)
 class LiveReport(Report):
-    """All that was measured in one call.
-
-    Args:
-        machine: What it was measured on.
-        figures: In the order in which they were measured.
-    """
+    """The figures of one call in their order, and the machine."""
 
     machine: dict[str, str]
     figures: tuple[Figure, ...]

@@ -47,21 +47,18 @@ class VlmReport(Report):
     end_to_end: EndToEndReport | None = None
 
     def facts(self) -> Mapping[str, Any]:
-        parts = {name: v.facts() if isinstance(v, PassesReport | EndToEndReport) else v for name, v in fields_of(self)}
-        return parts
+        return {name: v.facts() if isinstance(v, PassesReport | EndToEndReport) else v for name, v in fields_of(self)}
 
     @property
     def tables(self) -> list[ResultTable]:
         """Return the tables of every measured part."""
-        found = list[ResultTable]()
-        if self.vision is not None:
-            about = f"{self.model}; {self.dtype}, {self.device}, {self.threads} threads"
-            found.append(self.vision.table(self.size, about))
-        if self.modes is not None:
-            found.append(modes_table(self.modes, self.size))
-        if self.end_to_end is not None:
-            found.append(self.end_to_end.table(self.size))
-        return found
+        about = f"{self.model}; {self.dtype}, {self.device}, {self.threads} threads"
+        found = [
+            self.vision and self.vision.table(self.size, about),
+            self.modes and modes_table(self.modes, self.size),
+            self.end_to_end and self.end_to_end.table(self.size),
+        ]
+        return [table for table in found if table]
 
 
 def bench_vlm(
@@ -101,11 +98,9 @@ def bench_vlm(
         frame: dict[str, Any] = {"size_wh": size_wh, "runs": runs, "progress": progress}
         passes = bench_passes(model, settings, tokens=tokens, **frame) if "vision" in parts else None
         modes = bench_modes(model, settings, **frame | {"runs": (runs + 1) // 2}) if "modes" in parts else None
-        clip = (
-            bench_end_to_end(model, settings, tokens=tokens, seconds=seconds, **frame)
-            if "end-to-end" in parts
-            else None
-        )
+        clip = None
+        if "end-to-end" in parts:
+            clip = bench_end_to_end(model, settings, tokens=tokens, seconds=seconds, **frame)
         return VlmReport(
             model=model.name,
             size="{}x{}".format(*size_wh),
