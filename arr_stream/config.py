@@ -301,7 +301,7 @@ class Settings(_Section):
         Raises:
             PresetNotFound: The preset is missing or not TOML.
             UnknownSetting: A key that does not exist; names the nearest one.
-            InvalidSetting: A value that its key does not allow.
+            InvalidSetting, BudgetError: A value that its key does not allow.
         """
         merged: dict[str, Any] = {}
         if preset is not None:

@@ -155,16 +155,16 @@ class QueryUnreadable(QueryError):
     exit_code = 32  # a file of a query: example picture or gaze
 
 
-class BudgetError(ArrStreamError):
-    exit_code = 40
-
-
 class NothingChosen(ArrStreamError):
     exit_code = 41  # no cell was chosen, and a model needs at least one
 
 
 class SettingsError(ArrStreamError):
     """Error in a preset or a setting."""
+
+
+class BudgetError(SettingsError):
+    exit_code = 40
 
 
 class UnknownSetting(SettingsError):

@@ -27,7 +27,7 @@ print(json.dumps([code, seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru
 
 @dataclass(frozen=True, slots=True)
 class StartReport(Report):
-    """Medians of several starts: seconds with the interpreter's own start, and peak resident memory in MB (Linux)."""
+    """Medians of several starts: seconds with the interpreter's own, and MB of its largest process (Linux)."""
 
     source: str
     runs: int

@@ -236,7 +236,7 @@ def test_a_model_that_cannot_be_loaded_is_named(server: RunningServer) -> None:
         sender.said()
         sender.send()
         line, code = sender.refusal()
-        assert "no-such-model" in line and "\n" not in line and code == 1008
+        assert "no-such-model" in line and "\n" not in line and code == 1011
 
 
 def test_a_browser_that_never_sends_is_given_up(server: RunningServer) -> None:

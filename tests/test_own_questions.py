@@ -74,6 +74,8 @@ def test_a_file_and_its_folder_are_read_alike(media: Path) -> None:
     assert [query.label for query in first.queries] == ["red", "blue"]
     assert (second.line, second.video, second.options) == (3, "clip.mp4", ())
     assert [query.label for query in second.queries] == ["red"], "what the question names"
+    assert first.model_copy(update={"options": ("-1", "1"), "answer": ("-1",)}).is_right("-1")
+    assert not first.model_copy(update={"options": ("-1", "1"), "answer": ("-1",)}).is_right("1")
     assert second.is_right("Two.") and second.is_right("two of them") and not second.is_right("three")
 
 

@@ -54,4 +54,5 @@ def show(report: Report, *, as_json: bool) -> None:
         out.print_json(json.dumps(report.as_json()))
     else:
         for table in report.tables:
-            out.print(table if table.rows else table.note, "", sep="\n", markup=False)
+            out.print(table)
+            out.print()

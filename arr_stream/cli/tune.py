@@ -69,7 +69,7 @@ def tune(
                 footage,
                 settings,
                 origin=data.resolve().name,
-                kinds=[kind.value for kind in dict.fromkeys(ask or Kind)],
+                kinds=[kind.value for kind in Kind if kind in (ask or Kind)],
                 hold_out=hold_out,
                 rounds=rounds,
                 progress=lambda what, done, of: advance(f"{what}, {done} of {of}", done, of),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median
@@ -136,21 +137,25 @@ def ask_questions(
     models = Models.load(settings)
     for number, asked in enumerate(questions):
         progress(f"question {number + 1} of {len(questions)}", number, len(questions))
+        outcomes: list[Outcome] = []
         try:
-            outcomes = [_ask(asked, budget, new_session, settings, models, stop) for budget in budgets]
+            for budget in budgets:
+                outcome = _ask(asked, budget, new_session, settings, models, stop)
+                if outcome is None:
+                    return
+                outcomes.append(outcome)
         except OfTheQuestion as exc:
             yield Skipped(asked.line, str(exc))
             continue
-        if stop.is_set():
-            return
-        yield from filter(None, outcomes)
+        yield from outcomes
 
 
 def _ask(
     asked: Question, budget: str, new_session: NewSession, settings: Settings, models: Models, stop: Event
 ) -> Outcome | None:
     """Return the outcome; None if it was stopped."""
-    choosing_ms, answering_ms = [], []
+    choosing_ms: list[float] = []
+    answering_ms: list[float] = []
     answers: list[Answer] = []
 
     def add(patches: PatchSet) -> None:
@@ -160,14 +165,14 @@ def _ask(
         answers.extend(patches.answers)
 
     settings = settings.with_values({"selection.budget": budget})
-    stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
-    session = new_session("video" if asked.video else "image")
-    watcher = Watcher(session, Plan(asked.prompt), stream=stream, fps=settings.vlm.fps, stop=stop)
-    result = run(stream, [], watcher=watcher, on_frame=add, stop=stop)
-    if error := result.error or watcher.failure:
-        raise error
+    with closing(new_session("video" if asked.video else "image")) as session:
+        stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
+        watcher = Watcher(session, Plan(asked.prompt), stream=stream, fps=settings.vlm.fps, stop=stop)
+        result = run(stream, [], watcher=watcher, on_frame=add, stop=stop)
     if stop.is_set():
         return None
+    if error := result.error or watcher.failure:
+        raise error
     (answer,) = answers
     if answer.error is not None:
         raise ServerFailed(answer.error)

@@ -67,7 +67,10 @@ class Question(BaseModel):
         return tuple(parse_text(query) for query in self.query or sought(self.question))
 
     def is_right(self, said: str) -> bool:
-        """Return whether these words are one of the answers; see `folded_answer`."""
+        """Return whether these words are one of the answers: an option as it is written, or see `folded_answer`."""
+        exact = [option for option in self.options if option.casefold() == said.strip().casefold()]
+        if exact:
+            return exact[0] in self.answer
         return folded_answer(said) in {folded_answer(answer) for answer in self.answer}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from rich.markdown import Markdown
+    from rich.console import Group
 
 Value = str | int | float | None
 
@@ -34,10 +34,19 @@ class ResultTable:
     note: str = ""
     digits: int = 3
 
-    def __rich__(self) -> Markdown:
-        from rich.markdown import Markdown
+    def __rich__(self) -> Group:
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
 
-        return Markdown(self.markdown())
+        table = Table(box=box.SIMPLE)
+        for heading, right in zip(self.columns, self._numeric(), strict=True):
+            table.add_column(heading, justify="right" if right else "left", overflow="fold")
+        for row in self.rows:
+            table.add_row(*(Text(self._text(value)) for value in row))
+        title = Text(self.title, "bold")
+        return Group(*((title, table) if self.rows else ()), *((Text(self.note),) if self.note else ()))
 
     def markdown(self) -> str:
         """Return the table as Markdown: title in bold, the table, the note below."""

@@ -72,7 +72,7 @@ class StreamRunner:
         on_end: Called at the end of a source that cannot be reopened; None if it can be.
 
     Attributes:
-        failure: Error that ended a source that cannot be reopened, set before `on_end` is called.
+        failure: Message of the error that ended a source that cannot be reopened, set before `on_end` is called.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class StreamRunner:
         self.id = id
         self.name = name
         self.rules = list(parts.rules)
-        self.failure: ArrStreamError | None = None
+        self.failure: str | None = None
         self.publisher = Publisher(id, parts.hub, self._dropped)
         self._started_unix = time.time()
         self._source_name = source
@@ -340,8 +340,9 @@ class StreamRunner:
                 self._again.clear()
                 if self._stop.is_set():
                     break
+                message = str(error) if isinstance(error, ArrStreamError) else f"{type(error).__name__}: {error}"
                 if self._on_end is not None:
-                    self.failure = error if isinstance(error, ArrStreamError) else None
+                    self.failure = None if error is None else message
                     break
                 if self._processed > began:
                     retry_seconds = _FIRST_RETRY_SECONDS
@@ -349,7 +350,6 @@ class StreamRunner:
                     self._set_state("ended")
                     self._again.wait()
                     continue
-                message = str(error) if isinstance(error, ArrStreamError) else f"{type(error).__name__}: {error}"
                 lasting = isinstance(error, _WANT_A_CHANGE) or getattr(error, "permanent", False)
                 self._set_state("failed", message if lasting else f"{message}; next attempt in {retry_seconds:.0f} s")
                 self._again.wait(None if lasting else retry_seconds)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from arr_stream.config import ScoringSettings
-from arr_stream.evaluation.tables import Report, ResultTable, Value
+from arr_stream.evaluation.tables import Report, ResultTable, Value, fields_of
 from arr_stream.tuning.fitting import DECIMALS, NAMES
 from arr_stream.tuning.recording import Kind, Run
 
@@ -109,7 +109,7 @@ class TuneReport(Report):
     def facts(self) -> Mapping[str, Any]:
         gain = self.gain
         return {
-            "gain": {"mean": gain.mean, "standard_error": gain.standard_error, "reliable": gain.reliable},
+            "gain": {**dict(fields_of(gain)), "reliable": gain.reliable},
             "scoring": self.weights.model_dump(),
             "preset": self.preset() if gain.reliable else None,
             "fitted": self.fitted,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -80,7 +81,8 @@ def tune(
         runs = []
         for done, (each, kind) in enumerate(wanted):
             progress(f"{what}: {each.name}", done, len(wanted))
-            runs.append(run(each, kind, settings.model_copy(update={"scoring": weights})))
+            made = run(each, kind, settings.model_copy(update={"scoring": weights}))
+            runs.append(made if part is fitted else replace(made, tables=()))
         progress(what, len(wanted), len(wanted))
         return runs
 

@@ -24,6 +24,7 @@ from arr_stream.web.security import TRANSPORT
 from arr_stream.web.serving import Serving, WakeUp
 from arr_stream.web.sockets import (
     ENDING,
+    FAILED,
     MALFORMED,
     REMOVED,
     SILENT,
@@ -125,10 +126,14 @@ class BrowserSocket(StayingSocket):
         acknowledged, due = 0, None
         asked_again = False
         while not self.serving.clients.ended:
-            if error := source.error or runner.failure:
-                raise error
-            # A source that has ended removes its stream, and `failure` is set before.
-            if not self.serving.has(runner):
+            # A source that has ended removes its stream, after `failure` is set.
+            is_removed = not self.serving.has(runner)
+            if source.error is not None:
+                raise source.error
+            if is_removed and runner.failure is not None:
+                await self.complain(runner.failure)
+                return Close(FAILED, "the stream has failed")
+            if is_removed:
                 return Close(REMOVED, "the stream was removed")
             if self._received > acknowledged:
                 acknowledged, asked_again, due = self._received, False, clock() + stall_seconds / 2

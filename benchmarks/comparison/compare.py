@@ -51,7 +51,7 @@ def compare(
 
     Raises:
         EvaluationDataError: No clips, or truths that do not fit their frames.
-        BudgetError: A budget that does not fit a clip's grid.
+        BudgetError: A malformed budget.
     """
     rows: list[CompareRow] = []
     for clip in footage:

@@ -38,7 +38,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """Length of each measurement, settings `key=value` of the server's streams, and a callback for each name."""
+    """Length of each measurement, settings `key=value` of the server's streams, and a callback for progress."""
 
     seconds: float = 20.0
     settings: tuple[str, ...] = ()
