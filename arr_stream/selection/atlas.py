@@ -225,25 +225,17 @@ def lay_out(regions: Regions, quota: IntArray) -> AtlasTokens:
     return AtlasTokens(token_of_cell.reshape(regions.hw), of_token)
 
 
-def canonical(
-    division: Clusters | LazyClusters | IntArray,
-    relevance: FloatArray,
-    saliency: FloatArray,
-    *,
-    regions: int = CANONICAL_REGIONS,
-    each: int = CANONICAL_EACH,
-) -> AtlasTokens:
-    """Return `regions` regions of `each` tokens, the most important region first, for any frame and any division.
+def canonical(division: Clusters | LazyClusters | IntArray, relevance: FloatArray, saliency: FloatArray) -> AtlasTokens:
+    """Return 91 regions of three tokens, the most important region first, for any frame and any division.
 
-    Frames of any size can be batched: the pooled tokens are `[regions * each, D]`. Too many regions are joined, too few
-    are split (`divide`). A grid of fewer than `regions * each` cells gives fewer regions. The arguments are as for
-    `build_atlas`.
+    Frames of any size can be batched: the pooled tokens are `[273, D]`. Too many regions are joined, too few are split
+    (`divide`). A grid of fewer than 273 cells gives fewer regions. The arguments are as for `build_atlas`.
     """
     atlas = build_atlas(division, relevance, saliency)
-    member = divide(atlas.regions.member.reshape(atlas.regions.hw), atlas.importance, regions, each)
+    member = divide(atlas.regions.member.reshape(atlas.regions.hw), atlas.importance, CANONICAL_REGIONS, CANONICAL_EACH)
     order = np.argsort(-build_atlas(member, relevance, saliency).importance, kind="stable")
     by_rank = regions_of_cells(np.argsort(order)[member].astype(np.int32))
-    return lay_out(by_rank, np.minimum(each, by_rank.sizes))
+    return lay_out(by_rank, np.minimum(CANONICAL_EACH, by_rank.sizes))
 
 
 def divide(cluster_of_cell: IntArray, importance: FloatArray, count: int, each: int) -> IntArray:
