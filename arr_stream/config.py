@@ -411,7 +411,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _merge(into: dict[str, Any], values: Mapping[str, Any], *, origin: str, path: str = "") -> None:
-    known = [*setting_keys(), *(f"scoring.{name}" for name in ScoringSettings.model_fields)]
+    known = [key for key in setting_keys() if "." in key] + [f"scoring.{name}" for name in ScoringSettings.model_fields]
     for name, value in values.items():
         key = f"{path}{name}"
         if isinstance(value, Mapping) and not path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,7 +214,8 @@ class LineFile:
         if self.path == STANDARD_OUTPUT:
             sys.stdout.flush()
             os.dup2(self._file.fileno(), 1)
-        removed = os.fstat(self._file.fileno()).st_nlink == 0
+        status = os.fstat(self._file.fileno())
+        removed = stat.S_ISREG(status.st_mode) and status.st_nlink == 0
         self._file.close()
         if removed and self.path != STANDARD_OUTPUT:
             raise OutputUnwritable(f"{self.path}: was removed while it was written", remedy="run it again")

@@ -177,7 +177,6 @@ class Pipeline:
 
             self._space = SemanticSpace(encoder, pca)
             self._space.ask(self.phrases)
-        self._notices: tuple[str, ...] = ()
 
     def configure(self, settings: Settings) -> None:
         """Use other settings from the next frame on.
@@ -475,13 +474,12 @@ class Pipeline:
             and state.asked.query_dominates(self._queries),
             objects_doubtful=state.objects_doubtful,
         )
-        reason, new_notices = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
+        reason, notices = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
             # With a budget over time, a refresh alone resends nothing: the model keeps its cells.
             if not self._settings.selection.per_second:
                 state.sent_cells.forget()
             self._query_changed = False
-        notices, self._notices = (*self._notices, *new_notices), ()
         return reason, notices
 
     def _with_semantic_saliency(self, features: FrameFeatures, state: _State) -> FrameFeatures:

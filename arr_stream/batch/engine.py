@@ -78,8 +78,6 @@ class WorkerEngine(Protocol):
 class LocalEngine:
     """Engine with one worker process a slot.
 
-    The workers die with the thread that started them, so start them from a lasting one, such as the main thread.
-
     Args:
         options: Options for every file.
         jobs: Number of workers.

@@ -107,8 +107,9 @@ class Done:
     def read(cls, path: Path) -> Done | None:
         """Read `done.json`; None if it is missing, incomplete or has fields of other types."""
         try:
-            return TypeAdapter(cls).validate_json(path.read_bytes())
-        except (OSError, ValueError):
+            # pydantic's own parser refuses names that are not UTF-8.
+            return TypeAdapter(cls).validate_python(json.loads(path.read_bytes()))
+        except (OSError, ValueError, RecursionError):
             return None
 
     def fits(self, source: str, options: str, identity: Mapping[str, Any]) -> bool:

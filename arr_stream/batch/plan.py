@@ -105,7 +105,7 @@ def _expand_one(text: str, storage: Mapping[str, Any]) -> list[str]:
 
 def _is_address(text: str) -> bool:
     scheme, sign, _ = text.partition("://")
-    return bool(sign) and scheme.isascii() and scheme.lower() != "file" and not Path(text).exists()
+    return bool(sign) and scheme.isascii() and scheme.lower() != "file" and not os.path.exists(text)  # noqa: PTH110
 
 
 def _expand_glob(pattern: str) -> list[str]:

@@ -268,7 +268,7 @@ def share(
     slots = min(jobs or gpus or max(1, sum(int(cpus) // 2 for cpus, _ in nodes)), files or sys.maxsize)
     # Several actors share a GPU, but no actor is spread over two machines.
     sharing = -(-slots // gpus) if gpus else 0
-    cores = int(max(cpus for cpus, _ in nodes))
+    cores = max(1, int(max(cpus for cpus, _ in nodes)))
     while cores > 1 and slots > sum(
         min(cpus // cores, count * sharing) if gpus else cpus // cores for cpus, count in nodes
     ):

@@ -44,7 +44,7 @@ _SECRET = re.compile(r"secret|token|passw|pwd|credential|connection_string|sas|a
 _REFUSED = ("unauthorized", "forbidden", "access denied", "credentials", "signature")
 _CHANGING = (
     *("size", "ETag", "etag", "md5Hash", "Content-MD5", "content_md5"),
-    *("LastModified", "last_modified", "mtime", "updated", "created"),
+    *("LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created"),
 )
 """Fields of fsspec's `info` that change with a file; each store has some of them."""
 
@@ -178,6 +178,9 @@ def _options(scheme: str, storage: Mapping[str, Any]) -> dict[str, Any]:
             import aiohttp
         # Timeout of each wait, not of the whole download, whose duration depends on the size.
         options = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)}}
+    elif scheme == "s3":
+        # One request after the other: parallel ones hold 500 MB, and could mix two versions of a file.
+        options["max_concurrency"] = 1
     for key, value in storage.items():
         if _SECRET.search(key) or (isinstance(value, str) and redact_url(value) != value):
             raise InvalidSetting(

@@ -88,8 +88,9 @@ class JobRunner:
 
     def _run(self, attempt: Attempt, workspace: Workspace, started: float) -> Done:
         job = attempt.job
+        # Before the copy: of a source that changes meanwhile, the next run sees another identity.
+        before = self._identity(job.source)
         with self._local(job.source, workspace) as path:
-            before = self._identity(job.source)
             opened = arr_stream.open(
                 path,
                 queries=self.queries,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -48,8 +49,8 @@ def stream(
 
     An interrupted source is reopened. In the window, / sets another query, and a drag marks a region.
     """
-    if duration is not None and not duration > 0:
-        raise InvalidSetting(f"--duration {duration:g}", remedy="give seconds above 0")
+    if duration is not None and not 0 < duration < threading.TIMEOUT_MAX:
+        raise InvalidSetting(f"--duration {duration:g}", remedy="give seconds above 0, or leave it out")
     if question is None:
         given = {"--every": every, "--watch": watch, "--model": model, "--endpoint": endpoint}
         options.needs("--question", given)

@@ -100,7 +100,8 @@ def serve(
     loaded = load_presets(
         preset or (), overrides or (), options.option_values(budget, model, endpoint, download=download)
     )
-    settings = loaded.settings
+    # Models and limits are those of the server, for all streams.
+    settings = loaded.by_name[loaded.first] if loaded.first is not None else loaded.settings
     sources, query, allow = sources or [], query or [], allow or []
     folders = [text for text in allow if Path(text).is_dir()]
     allowed = AllowedSources(
@@ -113,21 +114,20 @@ def serve(
     rules = options.alert_rules(when, settings, [parse_text(text) for text in query])
     for address in post or ():
         Webhook(address)  # checks it
-    if len(sources) > settings.live.max_streams:
-        raise InvalidSetting(
-            f"{len(sources)} sources and live.max_streams={settings.live.max_streams}", remedy="raise it"
-        )
+    most = settings.live.max_streams
+    if len(sources) > most:
+        raise InvalidSetting(f"{len(sources)} sources and live.max_streams={most}", remedy="raise it")
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(listen(host, port)))
         door = make_access(host, token=token, names=allow_host or (), port=listener.getsockname()[1])
         fetch_needed(settings)
         sessions = SessionFactory(settings)
         parts = RunnerParts(hub, rules=rules, make_session=sessions.make, post=post or ())
-        streams = LiveStreams(settings, presets=loaded.by_name, parts=parts, most_streams=settings.live.max_streams)
+        streams = LiveStreams(loaded.settings, presets=loaded.by_name, parts=parts, most_streams=most)
         stack.callback(streams.close)
         serving = Serving(streams, door, allowed, loaded.descriptions, model_name(sessions.name))
         stop = stack.enter_context(stop_on_signals())
-        teller = _Teller(hub, stop, log)
+        teller = stack.enter_context(contextlib.closing(_Teller(hub, stop, log)))
         for source in sources:
             streams.add(source, query=query, preset=loaded.first)
 
@@ -167,9 +167,18 @@ class _Teller:
         self._stop = stop
         self._reporter = Reporter(log)
         self._told: dict[str, set[tuple[str, str]]] = {}
-        self._turn = threading.Lock()
-        self._subscription = Subscription(self._work, kinds={"notice", "alert", "state"})
+        self._rung, self._is_closed = threading.Event(), False
+        self._subscription = Subscription(self._rung.set, kinds={"notice", "alert", "state"})
         hub.subscribe(self._subscription)
+        # A terminal may block or be gone, which must not hold or end the stream that reports.
+        self._thread = threading.Thread(target=self._work, name="arr-stream-reporter", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Report what is left, unless the terminal blocks."""
+        self._is_closed = True
+        self._rung.set()
+        self._thread.join(1.0)
 
     def error(self, error: Exception) -> None:
         """Report an unexpected error of the server."""
@@ -181,10 +190,13 @@ class _Teller:
         )
 
     def _work(self) -> None:
-        # A terminal that is gone must not end the stream that reports.
-        with self._turn, contextlib.suppress(OSError):
-            for event in self._subscription.drain():
-                self._tell(event)
+        while not self._is_closed:
+            self._rung.wait()
+            self._rung.clear()
+            # rich ends the program when a pipe is closed.
+            with contextlib.suppress(OSError, SystemExit):
+                for event in self._subscription.drain():
+                    self._tell(event)
 
     def _tell(self, event: Event) -> None:
         tell, stream = self._reporter.tell, event.get("stream", "")

@@ -185,7 +185,7 @@ class Caption:
         picture[top:foot, margin : 2 * margin] = ANSWERED
         for place, (text, colour) in enumerate(lines):
             y = top + margin // 2 + place * line_px
-            typeface.draw(picture[: width - margin], text, (3 * margin, y), size, colour)
+            typeface.draw(picture[:, : width - margin], text, (3 * margin, y), size, colour)
 
     def fresh_seconds(self, patches: PatchSet) -> float:
         """Return the reading time of the answer that came with this frame; 0 without an answer."""

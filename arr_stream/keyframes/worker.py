@@ -193,7 +193,10 @@ class KeyframeWorker:
         if self._process is not None and self._process.alive:
             return self._process
         self._discard()
-        process = ChildProcess(serving_command(f"{__name__}:make_keyframes"), environment(_THREADS))
+        try:
+            process = ChildProcess(serving_command(f"{__name__}:make_keyframes"), environment(_THREADS))
+        except OSError as exc:
+            raise KeyframeFailed(f"keyframe worker: starting: {exc}", remedy="allow more processes") from exc
         with self._lock:
             self._process = process
             if self._closed:

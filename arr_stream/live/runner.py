@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
-from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, SettingsError, WeightsInvalid
+from arr_stream.errors import (
+    ArrStreamError,
+    BackendUnavailable,
+    InvalidSetting,
+    SettingsError,
+    SourceDamaged,
+    WeightsInvalid,
+)
 from arr_stream.keyframes.worker import WorkerPool
 from arr_stream.live.alerts import Alert, Alerts, Webhook, parse_rule
 from arr_stream.live.live_stream import LiveStream
@@ -346,8 +353,8 @@ class StreamRunner:
                     break
                 if self._processed > began:
                     retry_seconds = _FIRST_RETRY_SECONDS
-                if error is None:
-                    self._set_state("ended")
+                if error is None or isinstance(error, SourceDamaged):
+                    self._set_state("ended", None if error is None else message)
                     self._again.wait()
                     continue
                 lasting = isinstance(error, _WANT_A_CHANGE) or getattr(error, "permanent", False)

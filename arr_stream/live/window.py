@@ -19,7 +19,7 @@ from arr_stream.live.live_stream import LiveStream
 from arr_stream.live.publishing import Shown
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
+from arr_stream.relevance.query import Query, RegionQuery, TextQuery
 from arr_stream.types import Frame
 
 if TYPE_CHECKING:
@@ -261,12 +261,12 @@ class LiveWindow:
         typed = self._entry.get().strip()
         self._end_typing()
         others = [query for query in self._stream.queries if not isinstance(query, TextQuery)]
-        self._ask([*([parse_text(typed)] if typed else []), *others])
+        self._ask([*([typed] if typed else []), *others])
 
     def _without_region(self) -> list[Query]:
         return [query for query in self._stream.queries if not isinstance(query, RegionQuery)]
 
-    def _ask(self, queries: Sequence[Query]) -> None:
+    def _ask(self, queries: Sequence[Query | str]) -> None:
         try:
             self._stream.ask(*queries)
         except ArrStreamError as exc:

@@ -50,7 +50,7 @@ def region_planes(
     Args:
         labels: Gives `[h, w]` int32 ids on the earlier frame.
         flow: Backward flow to it.
-        objects: Gives the objects on this frame; one with track n has the id h * w - n.
+        objects: Gives the objects on this frame; track n has the id h * w - n, modulo h * w / 2.
     """
 
     @cache
@@ -61,7 +61,7 @@ def region_planes(
         if found:
             carried = carried + 0  # a frame without motion shares its ids with the keyframe
         for each in found:
-            carried[each.samples(hw)] = hw[0] * hw[1] - each.track % (hw[0] * hw[1] // 2)
+            carried[each.samples(hw)] = hw[0] * hw[1] - 1 - (each.track - 1) % (hw[0] * hw[1] // 2)
         return carried
 
     def plane(name: str, make: Callable[[Array], Array]) -> DeferredPlane:

@@ -195,7 +195,7 @@ class RegionQuery:
     def resized(self, before_wh: tuple[int, int], size_wh: tuple[int, int]) -> RegionQuery:
         """The same part of frames of another size."""
         scale_x, scale_y = size_wh[0] / before_wh[0], size_wh[1] / before_wh[1]
-        x, y, w, h = self.xywh
+        x, y, w, h = self.checked(before_wh).xywh
         return replace(self, xywh=(x * scale_x, y * scale_y, w * scale_x, h * scale_y))
 
 
@@ -287,7 +287,13 @@ def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQ
                         f"example {path} has {image.width}x{image.height} pixels, the limit is {max_pixels}",
                         remedy="crop it to the object",
                     )
-                rgba = np.asarray(image.convert("RGBA"), dtype=np.uint8)
+                if image.mode == "F":
+                    raise QueryUnreadable(f"example {path} has pixels of floats", remedy="save it with 8 bits")
+                shown: Image.Image = image
+                if image.mode.startswith("I"):
+                    # Pillow's own conversion of 16-bit grey clips at 255 instead of scaling.
+                    shown = Image.fromarray((np.asarray(image, np.int64) >> 8).clip(0, 255).astype(np.uint8))
+                rgba = np.asarray(shown.convert("RGBA"), dtype=np.uint8)
     except QueryUnreadable:
         raise
     except FileNotFoundError as exc:

@@ -63,7 +63,7 @@ class DamageLog:
     """
 
     def __init__(self, stats: SourceStats, key_ticks: int | None = None) -> None:
-        self.pending: deque[Ticket] = deque(maxlen=_MOST_PENDING)
+        self.pending: deque[Ticket] = deque()
         self.last_key: Ticket | None = None
         self.lost_start: int | None = None
         self._first: Ticket | None = None
@@ -92,6 +92,8 @@ class DamageLog:
         leading = self._leading_until is not None and ticks is not None and ticks < self._leading_until
         ticket.unreliable = self._unreliable or leading
         self.pending.append(ticket)
+        if len(self.pending) > _MOST_PENDING:
+            self._stats.lost_frames += self.pending.popleft().unreliable and self._begun
 
     def failed(self) -> bool:
         """Note that the decoder refused a packet; return whether that is damage."""
@@ -246,6 +248,8 @@ def _whole_matroska(file: IO[bytes], size: int) -> bool:
             return False
         place += start
         if identity in (_SEGMENT, _CLUSTER, _BLOCK_GROUP, _TRACKS, _TRACK):
+            if identity == _CLUSTER and len(ends) > 2:
+                return False  # clusters in clusters, whose checksums would be read again and again
             # A cluster of unknown size ends where the next element of the segment begins.
             if length[0] != _UNKNOWN_SIZE or identity == _SEGMENT:
                 ends.append(end)
@@ -291,7 +295,9 @@ def _variable_int(head: bytes, start: int, *, most: int) -> tuple[int, int] | No
 def _end_of_boxes(file: IO[bytes], size: int) -> int:
     """Return the end of the last box that begins in the file."""
     end = 0
-    while end + 8 <= size:
+    for _ in range(_MOST_ELEMENTS):
+        if end + 8 > size:
+            break
         file.seek(end)
         head = file.read(16)
         length = int.from_bytes(head[:4])

@@ -72,7 +72,7 @@ _LIVE_CALL = "arr_stream.live.live_stream.LiveStream"
 
 
 def content_of(path: Path) -> Content:
-    """Return the kind of content that a file's first bytes show, regardless of its name.
+    """Return the kind of content that a file's first bytes show; of JPEG, the name tells a video from a picture.
 
     `picture` is JPEG, PNG, WebP or AVIF; `animation` is WebP or AVIF with several frames; `media` is for FFmpeg,
     including GIF, APNG and Motion JPEG.

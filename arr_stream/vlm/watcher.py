@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from arr_stream.errors import ArrStreamError, InvalidSetting
+from arr_stream.errors import ArrStreamError, InvalidSetting, OutputError
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.selection.novelty import CHANGE_THRESHOLD
 from arr_stream.texture.pictures import Pictures
@@ -276,6 +276,8 @@ class Watcher:
 
         try:
             answer = self.session.ask(question, on_text=on_text, stop=self.stop)
+        except OutputError:
+            raise  # not of the model: `on_text` could not write
         except ArrStreamError as exc:
             # A model without frames cannot answer; the error that kept it from seeing is the cause.
             shown = feeding is None or feeding.error is None
@@ -381,6 +383,9 @@ class LiveWatcher:
         """Add the result of the frame that was under way to a newer frame, and report it to the pipeline."""
         self._pending = None
         shown = pending.result()
+        stream = self._watcher.stream
+        if stream is not None and shown.feeding is not None and shown.feeding.error is not None:
+            stream.pipeline.forget_sent()
         self._watcher.report(shown)
         return _merged(patches, shown)
 

@@ -164,7 +164,7 @@ def feed_routes(serving: Serving) -> APIRouter:
             runner = serving.runner(id)
         except Refused as exc:
             await websocket.accept()
-            await websocket.close(NO_STREAM, exc.message[:120])
+            await Close(NO_STREAM, exc.message).send(websocket)
             return
         await VideoSocket(serving, websocket, runner).run()
 

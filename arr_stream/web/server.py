@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 import arr_stream
 from arr_stream.errors import ListenFailed
@@ -38,6 +39,7 @@ SEND_BUFFER_BYTES = 262_144
 _BACKLOG = 128
 _MOST_CONNECTIONS = 256
 _LARGEST_MESSAGE_BYTES = 16_384
+_MOST_UNREAD_BYTES = 8 << 20
 _GRACE_SECONDS = 1
 
 
@@ -51,7 +53,8 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # `localhost` is often two addresses; browsers try both.
         family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        both = address[0] == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except (OSError, UnicodeError) as exc:
         # Python adds the address, which the message names already.
         reason = (getattr(exc, "strerror", None) or str(exc)).partition(" (while")[0]
@@ -93,6 +96,16 @@ class Connection(H11Protocol):
         """Cut the connection if it still waits for a request after the `last` one."""
         if self.cycle is last and self.transport.get_protocol() is self:
             self.transport.abort()
+
+
+class Socket(WebSocketsSansIOProtocol):
+    """WebSocket that is cut if its client sends pings and reads nothing, since pongs have no flow control."""
+
+    def handle_ping(self) -> None:
+        if self.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+            self.transport.abort()
+        else:
+            super().handle_ping()
 
 
 class Server(uvicorn.Server):
@@ -156,7 +169,7 @@ def run_server(
         config = uvicorn.Config(
             create_app(serving, on_error),
             http=Connection,
-            ws="websockets-sansio",
+            ws=Socket,
             lifespan="on",
             log_config=None,
             access_log=False,

@@ -64,6 +64,8 @@ class SessionFactory:
     def _load(self, settings: Settings) -> LoadedModel:
         with needed_by_model(settings.vlm.model):
             from arr_stream.vlm.qwen3_vl.loading import load
+        if self._loaded is not None:
+            return self._loaded  # without waiting for the answer of another stream
         with self._turn:
             if self._loaded is None:
                 self._loaded = load(settings.vlm, settings.models)

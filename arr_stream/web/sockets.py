@@ -27,6 +27,10 @@ class Close:
     code: int | None
     reason: str = ""
 
+    async def send(self, websocket: WebSocket) -> None:
+        """Close a socket; the protocol allows 123 bytes for the reason."""
+        await websocket.close(self.code or 1000, self.reason.encode()[:120].decode(errors="ignore"))
+
 
 class MalformedMessage(ValueError):
     """Error for a client's invalid message."""
@@ -67,7 +71,7 @@ class StayingSocket(ABC):
             return
         if close.code is not None:
             with contextlib.suppress(RuntimeError):  # Either side has closed it meanwhile.
-                await self.websocket.close(close.code, close.reason[:120])
+                await close.send(self.websocket)
 
     async def send(self, message: str | bytes) -> None:
         try:

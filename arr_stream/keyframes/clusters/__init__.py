@@ -12,7 +12,7 @@ from arr_stream.keyframes.clusters.slic import FastSlic, GridClusterer, SkimageS
 
 @dataclass(frozen=True, slots=True)
 class LazyClusterer:
-    """Deferred SLIC: it keeps the picture until its regions are read, or until the next keyframe.
+    """Deferred SLIC: it keeps the picture until the next keyframe.
 
     Only strategies by region, the cascade and views read regions, and segmenting a frame is the second most expensive
     part of a keyframe.

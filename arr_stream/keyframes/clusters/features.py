@@ -73,9 +73,11 @@ class FeatureClusterer:
 
 
 def labels_from_features(values: FloatArray, count: int) -> IntArray:
-    """Return connected regions of two or more samples `[D, h, w]`: at most `count` ids, `[h, w]` int32."""
-    points = _points(values)
+    """Return connected regions of samples `[D, h, w]`: at most `count` ids, `[h, w]` int32."""
     height, width = values.shape[1:]
+    if height * width == 1:
+        return np.zeros((1, 1), np.int32)
+    points = _points(values)
     seeds = points[_lattice(height, width, CLUSTERS_A_REGION * count)]
     nearest = ((seeds * seeds).sum(axis=1) - 2.0 * (points @ seeds.T)).argmin(axis=1).astype(np.int32)
     rounds = cv2.TERM_CRITERIA_MAX_ITER, ROUNDS, 0.0

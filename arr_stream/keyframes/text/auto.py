@@ -8,6 +8,7 @@ All passes and the reader use the source's pixels, scaled down.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -183,14 +184,19 @@ def windows_around(spots: Iterable[Floats], size_wh: tuple[int, int], margin_px:
 
 
 def _missed(known: Sequence[TextRegion], found: Sequence[TextRegion], size_wh: tuple[int, int]) -> list[TextRegion]:
-    """Return known regions that were not found again, with lower confidence, so that they expire gradually."""
-    boxes = [_box(_corners(region), size_wh) for region in found]
-    words = {region.text for region in found}
-    fading = [
-        replace(region, confidence=region.confidence * _MISSED)
-        for region in known
-        if region.text not in words and not any(_box(_corners(region), size_wh).touches(box) for box in boxes)
-    ]
+    """Return known regions that were not found again, with lower confidence, so that they expire gradually.
+
+    A region is found again where another touches it, or once for each new place of the same words, to which it moved.
+    """
+    old, new = ([_box(_corners(region), size_wh) for region in each] for each in (known, found))
+    moved = Counter(region.text for region, box in zip(found, new, strict=True) if not any(map(box.touches, old)))
+    fading = []
+    for region, box in zip(known, old, strict=True):
+        if any(map(box.touches, new)):
+            continue
+        moved[region.text] -= 1
+        if moved[region.text] < 0:
+            fading.append(replace(region, confidence=region.confidence * _MISSED))
     return [region for region in fading if region.confidence >= LEAST_CONFIDENCE]
 
 

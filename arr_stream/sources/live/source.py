@@ -71,6 +71,10 @@ class LiveSource(Source):
         self._first, self._made = self._frame(first), self._frames(arrivals)
         self._tell("live")
 
+    def frames(self) -> Iterator[Frame]:
+        """Yield frames as `Source.frames`; none once the source is closed, from any thread."""
+        return iter(()) if self._interrupt.stopped else super().frames()
+
     def _release(self) -> None:
         self._interrupt.set()
         # The reading thread stops soon; if it does not, it closes the connection itself.

@@ -253,7 +253,10 @@ class ChatServer:
     @cached_property
     def keeps_states(self) -> bool:
         """True for vLLM with a model whose recurrent states are cached at the end of a request, by its metrics."""
-        return 'mamba_cache_mode="align"' in self._start(self._metrics).result()
+        future = self._start(self._metrics)
+        done, _ = wait([future], 2 * _METRICS_SECONDS)
+        future.cancel()
+        return bool(done) and 'mamba_cache_mode="align"' in future.result()
 
     def prefill(
         self, messages: Sequence[Message], *, stop: Stop | None = None, timeout_seconds: float | None = None
