@@ -64,6 +64,9 @@ class TestCaption:
         assert rows[0] > SIZE[1] * 0.55
         assert (picture[rows[len(rows) // 2]] == ANSWERED).all(axis=1).any(), "with a bar of the colour of the marks"
 
+    def test_a_tall_picture_has_the_words(self) -> None:
+        assert (caption_of(said("A square."), (360, 640)).min(axis=2) > 220).sum() > 50
+
     def test_it_stays_for_a_reading_time(self) -> None:
         answer, caption = said("A red square goes right over a background of soft colours, and back again."), Caption()
         seconds = reading_seconds(answer)

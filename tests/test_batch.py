@@ -182,7 +182,14 @@ def test_an_invalid_line_of_a_list_fails_by_itself(tmp_path: Path) -> None:
     good.write_bytes(b"")
     os.mkfifo(pipe)
     gone = tmp_path / "not here.mp4"
-    lines = [gone.as_uri(), str(pipe), str(tmp_path / "*.avi"), "file://far/x.mp4", str(good)]
+    lines = [
+        gone.as_uri(),
+        str(pipe),
+        str(tmp_path / "*.avi"),
+        "file://far/x.mp4",
+        f"https://host/{'x' * 5000}.mp4",
+        str(good),
+    ]
     (tmp_path / "list.txt").write_text("\n".join(lines))
     assert expand(["@" + str(tmp_path / "list.txt")]) == [str(gone), *lines[1:]]
 

@@ -208,6 +208,13 @@ def with_code(folder: Path) -> Path:
     return folder
 
 
+def not_finite(folder: Path) -> Path:
+    state = load_file(folder / WEIGHTS)
+    next(iter(state.values())).fill_(float("nan"))
+    save_file(state, folder / WEIGHTS)
+    return folder
+
+
 def written(folder: Path, name: str, content: str) -> Path:
     (folder / name).write_text(content)
     return folder
@@ -223,9 +230,10 @@ def with_entry(section: tuple[str, ...], **values: Any) -> Callable[[Path], Path
 TEXT_CFG, VISION_CFG = ("model_cfg", "text_cfg"), ("model_cfg", "vision_cfg")
 
 BAD: list[tuple[str, Callable[[Path], Path | str], type[ArrStreamError], str]] = [
-    ("truncated", truncated, WeightsInvalid, "not weights of copy: SafetensorError"),
+    ("truncated", truncated, WeightsInvalid, "damaged, or not plain weights: SafetensorError"),
     ("of another model", of_another_model, WeightsInvalid, "not weights of copy: RuntimeError: .*state_dict"),
-    ("with code", with_code, WeightsInvalid, "not weights of copy: UnpicklingError"),
+    ("with code", with_code, WeightsInvalid, "could run code"),
+    ("not numbers", not_finite, WeightsInvalid, "not finite|NaN|nan"),
     ("no weights file", lambda f: without(f, WEIGHTS), BackendUnavailable, "holds no weights file"),
     ("no configuration", lambda f: without(f, CONFIG_NAME), InvalidSetting, "open_clip_config.json is not a"),
     ("broken configuration", lambda f: written(f, CONFIG_NAME, "{"), InvalidSetting, "not a configuration"),

@@ -34,7 +34,8 @@ def test_overrides_win_over_the_preset_and_the_preset_over_defaults(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("override", "nearest"), [("keyframes.intervall=3", "keyframes.interval"), ("video.cfr=3", "video.crf")]
+    ("override", "nearest"),
+    [("keyframes.intervall=3", "keyframes.interval"), ("video.cfr=3", "video.crf"), ("scoring=1", "scoring.")],
 )
 def test_unknown_keys_name_the_nearest(override: str, nearest: str) -> None:
     with pytest.raises(UnknownSetting, match=nearest):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from arr_stream.plain_text import redact_url
 from arr_stream.records.json_lines import read_records
 from arr_stream.relevance.query import parse_text
 from arr_stream.sources import open_source
+from arr_stream.sources.damage import is_broken
 from arr_stream.sources.live.spec import is_live_spec, parse_spec
 from arr_stream.sources.locate import public_name
 from arr_stream.sources.media import next_of
@@ -100,6 +103,27 @@ def test_a_file_whose_name_is_no_text_is_processed_like_any_other(tmp_path: Path
     json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
     code, _, err = run("process", path.replace("odd", "add"), "-o", tmp_path / "no.mp4")
     assert code == SourceNotFound.exit_code and err.count("\n") == 1 and "\x1b" not in err
+
+
+def test_a_file_whose_name_is_no_text_is_done_once(tmp_path: Path, run: Run) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.mp4")
+    write_video(Path(path), moving_frames(3))
+    for _ in range(2):
+        code, _, err = run("batch", path, "-o", tmp_path / "out", "--jobs", 1, "--set", "keyframes.text=none")
+        assert code == 0, err
+    assert len(list((tmp_path / "out").glob("videos/*"))) == 1
+
+
+def test_clusters_in_clusters_end_the_check_of_a_file() -> None:
+    def element(identity: bytes, body: bytes) -> bytes:
+        return identity + (len(body) | 1 << 56).to_bytes(8) + body
+
+    cluster, checksum = bytes.fromhex("1F43B675"), b"\xbf\x84"
+    body = b""
+    for _ in range(3000):
+        body = element(cluster, checksum + zlib.crc32(body).to_bytes(4, "little") + body)
+    film = io.BytesIO(element(bytes.fromhex("1A45DFA3"), b"") + element(bytes.fromhex("18538067"), body))
+    assert is_broken(film, "matroska,webm")
 
 
 def test_streams_that_appear_on_the_way_end_a_film_like_any_other() -> None:

@@ -163,6 +163,12 @@ def test_cameras_are_listed_by_their_numbers(monkeypatch: pytest.MonkeyPatch) ->
     assert find_camera("10") == find_camera("loop") == "/dev/video10"
 
 
+def test_a_source_that_was_closed_before_its_first_frame_has_none() -> None:
+    source = open_live("lavfi:testsrc2=size=64x64", Settings())
+    source.close()
+    assert list(source.frames()) == []
+
+
 def test_a_camera_that_is_not_there() -> None:
     for spec in ("/dev/video987", "987", "camera:no camera is called so"):
         with pytest.raises((CameraUnavailable, BackendUnavailable)) as caught:

@@ -180,6 +180,14 @@ def test_example_is_read_exactly(tmp_path: Path, suffix: str) -> None:
     assert example.label == f"example crop.{suffix}"
 
 
+def test_grey_of_16_bits_keeps_its_brightness(tmp_path: Path) -> None:
+    Image.fromarray(np.full((4, 4), 100 << 8, np.uint16)).save(tmp_path / "grey.png")
+    assert (load_example(tmp_path / "grey.png").rgb == 100).all()
+    Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(tmp_path / "floats.tiff")
+    with pytest.raises(QueryUnreadable, match="floats"):
+        load_example(tmp_path / "floats.tiff")
+
+
 def test_transparent_pixels_do_not_count(tmp_path: Path) -> None:
     rgba = np.zeros((4, 4, 4), np.uint8)
     rgba[..., :3] = (0, 255, 0)

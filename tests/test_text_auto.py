@@ -156,6 +156,13 @@ def test_text_that_is_not_found_again_is_forgotten_by_and_by(finder: AutoText) -
     assert sure == sorted(sure, reverse=True)
 
 
+def test_of_two_equal_words_the_missed_one_is_forgotten_by_and_by(finder: AutoText) -> None:
+    both = look(finder, wall(("EXIT", 100, 150), ("EXIT", 800, 550))).regions
+    regions = finder.find(after(wall(("EXIT", 100, 150)), (), doubtful=both)).regions
+    assert [region.text for region in regions] == ["EXIT", "EXIT"]
+    assert sorted(region.confidence for region in regions)[0] < 0.8 * min(region.confidence for region in both)
+
+
 @settings(max_examples=50)
 @given(boxes, boxes, sizes)
 def test_every_new_place_is_looked_at_and_no_text_is_lost(
