@@ -175,7 +175,7 @@ class _Teller:
         self._thread.start()
 
     def close(self) -> None:
-        """Report what is left, unless the terminal blocks."""
+        """Report the remaining events, unless the terminal blocks."""
         self._is_closed = True
         self._rung.set()
         self._thread.join(1.0)

@@ -83,7 +83,7 @@ def load_clip(settings: ClipSettings, models: ModelSettings) -> LoadedClip:
     else:
         need("open_clip", f"clip.model={settings.model}")
         loaded = _built_from(folder) if settings.model and folder.is_dir() else _built_known(settings.model, models)
-        weights.load_state_dict(loaded.file)  # refuses what open_clip would load, such as values that are not finite
+        weights.load_state_dict(loaded.file)  # refuses files that open_clip would load, such as those with NaN
         try:
             from open_clip import load_checkpoint
 
