@@ -345,7 +345,7 @@ class Settings(_Section):
             first = exc.errors()[0]
             key = ".".join(str(part) for part in first["loc"])
             raise InvalidSetting(
-                f"{key}={first['input']!r}: {first['msg'].lower()}",
+                f"{key}={redact_url(repr(first['input']))}: {first['msg'].lower()}",
                 remedy="see `arr-stream settings`",
             ) from exc
 
@@ -419,7 +419,7 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], *, origin: str, path
             continue
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-            raise UnknownSetting(f"{origin}: unknown setting {key!r}", remedy=f"did you mean {near[0]!r}?")
+            raise UnknownSetting(f"{redact_url(origin)}: unknown setting {key!r}", remedy=f"did you mean {near[0]!r}?")
         # A budget may be given as a number.
         into[name] = str(value) if key == "selection.budget" else value
 

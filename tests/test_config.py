@@ -81,3 +81,10 @@ def test_includes_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "own.toml").write_text(text)
     with pytest.raises(SettingsError, match=said):
         Settings.load(tmp_path / "own.toml")
+
+
+@pytest.mark.parametrize("override", ["vlm.endpiont=http://me:hunter2@host/v1", "vlm.fps=http://me:hunter2@host/v1"])
+def test_wrong_settings_show_no_password(override: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(None, [override])
+    assert "***" in str(caught.value) and "hunter2" not in str(caught.value)

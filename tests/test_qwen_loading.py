@@ -241,6 +241,8 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
     "a tensor too many": (weighted(lambda state: state.update({EXTRA: torch.zeros(3)})), INVALID, (EXTRA,)),
     "another shape": (weighted(lambda state: state.update({SOME: state[SOME][:-1].clone()})), INVALID, ()),
     "more layers than fit": (configured("text_config", num_hidden_layers=10**9), ModelTooLarge, ("cache",)),
+    "more layers of the tower": (configured("vision_config", depth=10**8), INVALID, ("100000000 layers",)),
+    "more words than fit": (configured("text_config", vocab_size=10**10), ModelTooLarge, ("missing",)),
     **{
         f"width {value}": (configured("text_config", hidden_size=value), INVALID, ())
         for value in (65, "many", -4, 0, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import email.utils
 import logging
 import os
@@ -172,11 +173,22 @@ def test_bad_questions_cost_no_request() -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["", "127.0.0.1:8000/v1", "ftp://host/v1", "http://", "http://h:99999/", "http://a b/", "file:///etc"]
+    "endpoint",
+    [
+        "",
+        "127.0.0.1:8000/v1",
+        "ftp://host/v1",
+        "me:hunter2@host:80/v1",
+        "http://",
+        "http://h:99999/",
+        "http://a b/",
+        "file:///etc",
+    ],
 )
 def test_an_endpoint_that_is_no_web_address_is_refused(endpoint: str) -> None:
-    with pytest.raises(InvalidSetting, match=r"vlm\.endpoint"):
+    with pytest.raises(InvalidSetting, match=r"vlm\.endpoint") as caught:
         ServerSession(VlmSettings(endpoint=endpoint, model="m"))
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_model_must_be_named_and_openai_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +253,33 @@ def test_drop_by_drop_ends_too() -> None:
 
     answer, _ = ask(drip, timeout_seconds=1.0)
     assert answer.finish == "failed" and "x" in answer.text and "not whole after 1 s" in (answer.error or "")
+
+
+def test_a_whole_answer_waits_no_longer_for_counts() -> None:
+    def says_no_counts(exchange: Exchange) -> None:
+        exchange.begin()
+        exchange.event(piece("Yes."))
+        exchange.event(piece(None, "stop"))
+        exchange.hang()
+
+    began = time.monotonic()
+    answer, _ = ask(says_no_counts, timeout_seconds=30.0)
+    assert (answer.text, answer.finish) == ("Yes.", "stop") and time.monotonic() - began < 15
+
+
+def test_a_response_that_trickles_ends_a_prefill() -> None:
+    def trickle(exchange: Exchange, _request: dict[str, Any]) -> None:
+        exchange.begin(Content_Type="application/json")
+        with contextlib.suppress(OSError):
+            while not exchange.server.fake.ending.is_set():
+                exchange.wfile.write(b" ")
+                exchange.wfile.flush()
+                time.sleep(0.05)
+
+    with FakeServer(says("a")) as server, patch.object(Exchange, "count", trickle):
+        chat_server = ChatServer(Endpoint.parse(server.url, "NO_KEY"), "m", timeout_seconds=30.0)
+        with contextlib.closing(chat_server), pytest.raises(ServerFailed, match="does not end"):
+            chat_server.prefill([{"role": "user", "content": "?"}], timeout_seconds=0.5)
 
 
 # Nonsense.

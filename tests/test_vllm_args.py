@@ -21,10 +21,10 @@ def flags(*arguments: str) -> tuple[list[str], dict[str, str]]:
 
 
 def test_the_line_is_one_that_a_shell_takes() -> None:
-    words, given = flags("--context", "8192", "--pictures", "64")
+    words, given = flags("--context", "8192", "--pictures", "600")
     assert words[:3] == ["vllm", "serve", "Qwen/Qwen3-VL-8B-Instruct"] and given["--host"] == "127.0.0.1"
     assert given["--max-model-len"] == "8192" and json.loads(given["--limit-mm-per-prompt"]) == {
-        "image": 64,
+        "image": 600,
         "video": 0,
     }
 

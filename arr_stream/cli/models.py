@@ -70,7 +70,7 @@ def fetch(
 
 @app.command()
 def verify(names: Names = None, folder: Folder = None) -> None:
-    """Compare weights (named ones, or all on disk) with their hashes; exit with 62 if any is wrong, 60 if missing."""
+    """Compare known weights on disk, or named ones, with their hashes; exit with 62 if any is wrong, 60 if missing."""
     from arr_stream import weights
 
     models_folder = _folder(folder)

@@ -66,6 +66,7 @@ def settings(
     from rich.text import Text
 
     from arr_stream.config import Settings, setting_keys
+    from arr_stream.plain_text import redact_url
 
     values = Settings.load(preset, overrides or ())
     for key, (default, meaning) in setting_keys().items():
@@ -74,5 +75,5 @@ def settings(
         if not name and values.scoring != Settings().scoring:
             value = "of the preset"
         changed = "" if value == default else f"  (default {default})"
-        print_line(f"{key} = {value}{changed}")
+        print_line(redact_url(f"{key} = {value}{changed}"))
         out.print(Padding(Text(meaning), (0, 0, 0, 4)))

@@ -20,7 +20,7 @@ def vllm_args(
         str, typer.Argument(help="Qwen3-VL, Qwen3.5 or 3.6: a hub name or a folder.")
     ] = "Qwen/Qwen3-VL-8B-Instruct",
     context: Annotated[int, typer.Option(min=256, help="Tokens of the context, for all of a stream's memory.")] = 16384,
-    pictures: Annotated[int, typer.Option(min=1, help="Most pictures (frames or pairs) in one question.")] = 512,
+    pictures: Annotated[int, typer.Option(min=512, help="Most pictures (frames or pairs) in one question.")] = 512,
 ) -> None:
     """Print the command that starts vLLM with the plugin for cells at their true places.
 
@@ -35,6 +35,7 @@ def vllm_args(
     if family.startswith("qwen3_5"):
         # Prefixes end with a question's frames, hardly ever at a block of a recurrent state, about 1,000 tokens.
         values["--prefix-match-unit"] = "16"
+        values["--default-chat-template-kwargs"] = json.dumps({"enable_thinking": False})
     said = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in values.items())
     print_line(f"vllm serve {shlex.quote(model)} --host 127.0.0.1 {said} --enable-prompt-tokens-details")
 
@@ -53,10 +54,10 @@ def _family(model: str) -> str:
         return ("qwen3_5" if re.search(r"Qwen3\.[56]", model) else "qwen3_vl") + mixture
     try:
         found = json.loads(config.read_text())
-        family, sees = found.get("model_type"), "vision_config" in found
+        family, sees = str(found.get("model_type")), "vision_config" in found
     except (ValueError, AttributeError, OSError) as exc:
         raise ModelUnsupported(f"{config}: not a model's configuration ({exc})") from exc
     if family not in ARCHITECTURES or not sees:
         what = f"model_type {family}" + ("" if sees else ", no vision tower")
         raise ModelUnsupported(f"{model}: {what}; the plugin takes {', '.join(ARCHITECTURES)}, with a vision tower")
-    return str(family)
+    return family

@@ -103,12 +103,12 @@ def sessions(settings: Settings) -> NewSession:
     """
     if settings.vlm.endpoint:
         make_session(settings).close()
-        return lambda _: make_session(settings)
+        return lambda media: make_session(settings.with_values({"vlm.media": media}))
     from arr_stream.vlm.qwen3_vl.loading import load
     from arr_stream.vlm.qwen3_vl.session import QwenSession
 
     model = load(settings.vlm, settings.models)
-    # One session for pictures and one for videos: each runs the model's self-check when it is created.
+    # One session for pictures and one for videos.
     return cache(lambda media: QwenSession(model, settings.with_values({"vlm.media": media})))
 
 

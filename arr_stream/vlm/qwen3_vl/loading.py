@@ -11,6 +11,7 @@ tensors with the configuration. It fills missing ones with random numbers and co
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 import math
@@ -124,7 +125,9 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
         if chosen == "auto" or chosen in QUANTISED:
             chosen = "float32" if tiny or device.type == "cpu" else saved_dtype
         dtype = getattr(torch, chosen)
-        _check_memory(name, memory_need(config, shapes, dtype, settings), free_bytes(device))
+        needed, free = memory_need(config, shapes, dtype, settings), free_bytes(device)
+        _check_memory(name, needed, free)
+        _check_memory(name, needed | {"missing": _missing_values(config, shapes, name) * dtype.itemsize}, free)
         tokenizer = _tokenizer(folder, config, name)
         normalisation = _normalisation(folder)
         model = _model(folder, config, settings.dtype, device, dtype, name)
@@ -270,6 +273,20 @@ def _read_headers(folder: Path, name: str) -> tuple[dict[str, tuple[int, ...]], 
         )
     [(saved, _)] = counts.most_common(1)
     return shapes, _DTYPE_OF.get(saved, "bfloat16")
+
+
+def _missing_values(config: Any, shapes: Mapping[str, tuple[int, ...]], name: str) -> int:
+    """Return how many values a configuration describes beyond those in the files; transformers allocates them."""
+    text, vision = config.text_config, config.vision_config
+    layers = max(text.num_hidden_layers, vision.depth, len(getattr(vision, "deepstack_visual_indexes", ())))
+    if layers > len(shapes):
+        raise WeightsInvalid(
+            f"{name}: config.json describes {layers} layers, and the files hold {len(shapes)} tensors",
+            remedy="take config.json and weights from one and the same model",
+        )
+    with torch.device("meta"):
+        described: torch.nn.Module = FAMILIES[config.model_type].class_of("ForConditionalGeneration")(copy.deepcopy(config))
+    return max(0, sum(each.numel() for each in described.parameters()) - sum(map(math.prod, shapes.values())))
 
 
 def _tokenizer(folder: Path, config: Any, name: str) -> Any:

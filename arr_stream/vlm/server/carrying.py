@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -139,11 +140,13 @@ class CarryingSession(StreamingSession):
         asked = Answer(
             question, "", last.index, last.seconds, self.name, visual_tokens=tokens, memory_tokens=tokens, fed=fed
         )
+        prefill_ms = 0.0
         if new_frames is not None and self._server.keeps_states:
             # A recurrent state cannot be resumed within a prompt: without this request the server would keep none
             # between the frames and the question, and the next question would compute all frames again.
+            began = time.perf_counter()
             self._server.prefill(new_frames, stop=stop)
-            self._newest = newest
+            self._newest, prefill_ms = newest, (time.perf_counter() - began) * 1e3
         answer = self._server.ask(
             messages, asked=asked, answer_tokens=self._settings.answer_tokens, on_text=on_text, stop=stop
         )
@@ -153,7 +156,7 @@ class CarryingSession(StreamingSession):
                 "pictures",
                 "start it with arr-stream's plugin (arr-stream vllm-args), or start anew to send crops",
             )
-        return answer
+        return replace(answer, prefill_ms=answer.prefill_ms + prefill_ms)
 
     def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells) -> SentBlock:
         cells = cells.in_reading_order()

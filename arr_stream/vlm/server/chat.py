@@ -19,7 +19,6 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from arr_stream.errors import BackendUnavailable, InvalidSetting, ServerFailed
@@ -46,6 +45,7 @@ _POLL_SECONDS = 0.05
 _PAUSE_SECONDS = 16.0
 """Time that a question gets for each wait between two attempts, in addition to the timeouts of the attempts."""
 _METRICS_SECONDS = 2.0
+_COUNTS_SECONDS = 2.0
 _TRY_AGAIN = "try again, or raise vlm.timeout_seconds"
 _NOT_THIS = "is it an OpenAI-compatible server, and does its address end in /v1?"
 _EXCERPT = 160
@@ -77,7 +77,7 @@ class Endpoint:
         Raises:
             InvalidSetting: Not an http or https address, or a key that no header can hold.
         """
-        shown = one_line(address)
+        shown = re.sub(r"^[^/]*@", "***@", one_line(address))
         try:
             parts = urllib.parse.urlsplit(address)
             host, port = parts.hostname, parts.port
@@ -193,6 +193,7 @@ class ChatServer:
         self._timeout_seconds = timeout_seconds
         self._most_seconds = timeout_seconds * (1 + RETRIES) + _PAUSE_SECONDS * RETRIES
         self._under_way: set[Future[Any]] = set()
+        self._metrics_text = ""
         try:
             from anyio.from_thread import start_blocking_portal
 
@@ -250,13 +251,15 @@ class ChatServer:
             self._under_way.discard(future)
         return progress.answer("".join(text), "cancelled")
 
-    @cached_property
+    @property
     def keeps_states(self) -> bool:
         """True for vLLM with a model whose recurrent states are cached at the end of a request, by its metrics."""
-        future = self._start(self._metrics)
-        done, _ = wait([future], 2 * _METRICS_SECONDS)
-        future.cancel()
-        return bool(done) and 'mamba_cache_mode="align"' in future.result()
+        if not self._metrics_text:
+            future = self._start(self._metrics)
+            done, _ = wait([future], 2 * _METRICS_SECONDS)
+            self._metrics_text = future.result() if done and not future.cancelled() else ""
+            future.cancel()
+        return 'mamba_cache_mode="align"' in self._metrics_text
 
     def prefill(
         self, messages: Sequence[Message], *, stop: Stop | None = None, timeout_seconds: float | None = None
@@ -317,7 +320,11 @@ class ChatServer:
             client = client.with_options(max_retries=0, timeout=timeout_seconds)
         options: Any = {"max_tokens": 1, "extra_body": {"add_generation_prompt": False}}
         try:
-            whole: Any = await client.chat.completions.create(model=self.model, messages=messages, **options)  # type: ignore[arg-type]
+            # httpx limits each wait alone, not a response that trickles.
+            async with asyncio.timeout(timeout_seconds or self._most_seconds):
+                whole: Any = await client.chat.completions.create(model=self.model, messages=messages, **options)  # type: ignore[arg-type]
+        except TimeoutError:
+            raise self.endpoint.failed("its response does not end", _TRY_AGAIN) from None
         except Exception as exc:
             if getattr(exc, "status_code", None) in (400, 415, 422):
                 return 0
@@ -350,13 +357,18 @@ class ChatServer:
     async def _stream(self, request: Message, progress: _Progress) -> None:
         created: Any = await self._client.chat.completions.create(**request)
         async with created as stream:
-            async for chunk in stream:
-                progress.add_chunk(chunk)
-                if progress.characters >= progress.most_characters:
-                    progress.finish = "length"
-                    return
-                if progress.finish is not None and progress.answer_tokens:
-                    break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None) as limit:
+                    async for chunk in stream:
+                        progress.add_chunk(chunk)
+                        if progress.characters >= progress.most_characters:
+                            progress.finish = "length"
+                            return
+                        if progress.finish is not None and progress.answer_tokens:
+                            break
+                        if progress.finish is not None:
+                            # The answer is whole; some servers send no counts.
+                            limit.reschedule(asyncio.get_running_loop().time() + _COUNTS_SECONDS)
         progress.add(progress.cleaner.finish())
         if progress.finish is None:
             what = "the answer was cut off" if progress.characters else "it sent no answer"
