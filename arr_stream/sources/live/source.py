@@ -48,6 +48,7 @@ class LiveSource(Source):
         self._opener, self._name = opener, name
         self._reopen, self._on_state = reopen, on_state
         self._interrupt = interrupt or Interrupt()
+        self._taken = False
         self._reading = threading.RLock()
         self._connection: Connection | None = None
         self._clock = ArrivalClock()
@@ -72,8 +73,9 @@ class LiveSource(Source):
         self._tell("live")
 
     def frames(self) -> Iterator[Frame]:
-        """Yield frames as `Source.frames`; none once the source is closed, from any thread."""
-        return iter(()) if self._interrupt.stopped else super().frames()
+        """Yield frames as `Source.frames`; none if the source was closed before, from any thread."""
+        was_taken, self._taken = self._taken, True
+        return iter(()) if self._interrupt.stopped and not was_taken else super().frames()
 
     def _release(self) -> None:
         self._interrupt.set()
