@@ -285,7 +285,9 @@ def _missing_values(config: Any, shapes: Mapping[str, tuple[int, ...]], name: st
             remedy="take config.json and weights from one and the same model",
         )
     with torch.device("meta"):
-        described: torch.nn.Module = FAMILIES[config.model_type].class_of("ForConditionalGeneration")(copy.deepcopy(config))
+        described: torch.nn.Module = FAMILIES[config.model_type].class_of("ForConditionalGeneration")(
+            copy.deepcopy(config)
+        )
     return max(0, sum(each.numel() for each in described.parameters()) - sum(map(math.prod, shapes.values())))
 
 
