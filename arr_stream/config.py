@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from arr_stream.budget import budget_tokens
 from arr_stream.errors import InvalidSetting, PresetNotFound, UnknownSetting
 from arr_stream.plain_text import redact_url
-from arr_stream.selection.budget import budget_tokens
 
 _INSTALLED_PRESETS = Path(__file__).with_name("presets")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from arr_stream.budget import budget_tokens
 from arr_stream.config import public_settings
 from arr_stream.draw.annotate import AnnotatedVideo
 from arr_stream.draw.report import Report
@@ -12,7 +13,6 @@ from arr_stream.errors import SourceNotFound
 from arr_stream.records.json_lines import Records
 from arr_stream.records.provenance import Provenance, Question, provenance_of
 from arr_stream.records.schema import Header
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Stream
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arr_stream.budget import budget_tokens
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import PartName, TextEncoder
 from arr_stream.keyframes.generate import CountedKeyframes, KeyframeProvider
@@ -34,7 +35,6 @@ from arr_stream.relevance.kinds.base import QueryContext, QueryInput
 from arr_stream.relevance.meaning import Meanings, renew_meanings, with_semantic_saliency
 from arr_stream.relevance.query import Query, TextQuery, resized_queries
 from arr_stream.relevance.query_scorers import QueryRelevance, QueryScorers
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.selector import CellValues, Choice, ScoredFrame, ScoringInputs, score_frame, select_cells
 from arr_stream.selection.spending import Spending

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from arr_stream import weights
+from arr_stream.budget import DEFAULT_TOKENS
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, SourceDamaged
 from arr_stream.extras import needed_by
@@ -40,7 +41,6 @@ from arr_stream.relevance.query import (
     load_example,
     parse_text,
 )
-from arr_stream.selection.budget import DEFAULT_TOKENS
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Source
 from arr_stream.types import FloatArray, Frame, Grid

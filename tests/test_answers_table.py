@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 
+from arr_stream.budget import budget_tokens
 from arr_stream.config import Settings
-from arr_stream.selection.budget import budget_tokens
 from benchmarks.answers.pictures import scaled_wh
 from benchmarks.answers.table import PICTURE_SIZES, measure
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arr_stream.budget import budget_tokens
 from arr_stream.errors import BudgetError
 from arr_stream.relevance.query_scorers import QueryRelevance
 from arr_stream.selection.allocation import Allocation, allocate_tokens, with_finer
 from arr_stream.selection.atlas import QUOTAS, choose_by_region
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.cascade import CULL_EDGE_DISTANCE, best_of_region, candidates, regions_of_cells
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.selector import share_among_queries

@@ -20,6 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.staticfiles import StaticFiles
 
 import arr_stream
+from arr_stream.budget import budget_tokens
 from arr_stream.config import public_settings
 from arr_stream.draw.views import VIEWS
 from arr_stream.errors import InvalidSetting, QueryUnreadable
@@ -27,7 +28,6 @@ from arr_stream.live.publishing import MOST_RECORDS
 from arr_stream.live.runner import StreamRunner
 from arr_stream.records.schema import Header
 from arr_stream.relevance.query import ExampleQuery, load_example
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.live import list_cameras
 from arr_stream.texture.layout import CHANNELS
 from arr_stream.web.access import Refused

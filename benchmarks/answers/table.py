@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from arr_stream.budget import budget_tokens
 from arr_stream.config import Settings
 from arr_stream.evaluation.answers import wilson
 from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.relevance.question import sought
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from arr_stream.vlm.qwen3_vl.session import QwenSession

@@ -14,12 +14,12 @@ from itertools import chain
 from typing import Any
 
 import arr_stream
+from arr_stream.budget import budget_tokens
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.tables import timed
 from arr_stream.selection.allocation import Allocation
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
 from benchmarks.comparison.report import ASKED, ORACLE, OURS, CompareReport, CompareRow
 from benchmarks.comparison.truth import KnownClip, best_score, known_clip, score_choices

@@ -93,8 +93,8 @@ def _open_gaze(scratch: Path) -> Run:
 
 
 def _open_queries(scratch: Path) -> Run:
+    from arr_stream.budget import budget_tokens
     from arr_stream.relevance.query import parse_region, parse_text
-    from arr_stream.selection.budget import budget_tokens
 
     def run(data: bytes) -> str:
         kind, text = data[:1], data[2:].decode("utf-8", "surrogateescape")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from arr_stream.budget import budget_tokens
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, ContextExceeded, InvalidSetting, NotAMediaFile
 from arr_stream.evaluation.lmms_eval import REMEDY
@@ -24,7 +25,6 @@ from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import TextQuery, parse_text
 from arr_stream.relevance.question import sought
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Models
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
