@@ -190,9 +190,11 @@ class _Teller:
         )
 
     def _work(self) -> None:
-        while not self._is_closed:
+        is_closed = False
+        while not is_closed:
             self._rung.wait()
             self._rung.clear()
+            is_closed = self._is_closed  # read before the events, so that none before `close` is left
             # rich ends the program when a pipe is closed.
             with contextlib.suppress(OSError, SystemExit):
                 for event in self._subscription.drain():

@@ -58,8 +58,8 @@ class Question(BaseModel):
     @property
     def prompt(self) -> str:
         """The question with its options."""
-        told = f" Answer with one of these and nothing else: {', '.join(self.options)}." if self.options else ""
-        return self.question + told
+        options = f" Answer with one of these and nothing else: {', '.join(self.options)}." if self.options else ""
+        return self.question + options
 
     @property
     def queries(self) -> tuple[TextQuery, ...]:
